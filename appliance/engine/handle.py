@@ -1,0 +1,161 @@
+"""What the server sees of the engine: submit, stream, cancel, status. Imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from appliance.scheduler.request import (
+    Event,
+    Finished,
+    FinishReason,
+    GenerationRequest,
+    PromptScored,
+    SamplingParams,
+    TokenLogprob,
+    Tokens,
+    Usage,
+)
+
+__all__ = [
+    "CacheStatus",
+    "DraftCounts",
+    "EngineHandle",
+    "EngineStatus",
+    "Event",
+    "FinishReason",
+    "Finished",
+    "GenerationRequest",
+    "PromptScored",
+    "QueueStatus",
+    "RequestStream",
+    "SamplingParams",
+    "SlotStatus",
+    "TimingStatus",
+    "TokenLogprob",
+    "Tokens",
+    "Usage",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class DraftCounts:
+    """Drafts by depth: index 0 is the first draft of a window."""
+
+    offered: tuple[int, ...] = ()
+    accepted: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotStatus:
+    """One slot. state: "free", "reading" (its prompt) or "decoding"."""
+
+    index: int
+    state: str
+    request_id: str | None
+    client: str | None
+    prompt_tokens: int
+    read_tokens: int
+    generated_tokens: int
+    context_tokens: int
+    drafts: DraftCounts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueStatus:
+    """Requests that wait for a slot."""
+
+    waiting: int
+    limit: int
+    oldest_wait_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheStatus:
+    """KV pages."""
+
+    page_tokens: int
+    pages_total: int
+    pages_used: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimingStatus:
+    """Totals since start, in seconds and tokens; rates over the last busy minute."""
+
+    windows: int
+    prompt_tokens: int
+    generated_tokens: int
+    forward_s: float
+    draft_s: float
+    sample_s: float
+    host_s: float
+    tokens_per_s: float
+    uptime_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineStatus:
+    """A consistent picture of the engine between two windows."""
+
+    slots: tuple[SlotStatus, ...]
+    queue: QueueStatus
+    cache: CacheStatus
+    timings: TimingStatus
+    drafts: DraftCounts
+    requests_finished: dict[str, int]
+    nonfinite_rows: int
+    last_fault: str | None
+
+
+class RequestStream(Protocol):
+    """The events of one request; the last is always a Finished."""
+
+    @property
+    def request_id(self) -> str:
+        """The request's id."""
+        ...
+
+    def __aiter__(self) -> AsyncIterator[Event]:
+        """Yields events; stops after Finished."""
+        ...
+
+    def cancel(self) -> None:
+        """Ends the request at the next window and frees its slot; safe to repeat and after the end."""
+        ...
+
+
+class EngineHandle(Protocol):
+    """Called from the event loop only; never blocks."""
+
+    @property
+    def slots(self) -> int:
+        """Conversations decoded together."""
+        ...
+
+    @property
+    def max_tokens(self) -> int:
+        """Context per conversation: prompt and answer together."""
+        ...
+
+    @property
+    def vocabulary(self) -> int:
+        """Token ids are below this."""
+        ...
+
+    def submit(self, request: GenerationRequest) -> RequestStream:
+        """Queues a request.
+
+        Raises:
+            QueueFullError: the queue is at its limit.
+            ContextLengthError: the prompt leaves no room for one token.
+            RequestError: an id outside the vocabulary, an empty prompt.
+            NotReadyError: the engine is draining or not loaded.
+            EngineFault: the engine is lost.
+        """
+        ...
+
+    def status(self) -> EngineStatus:
+        """The last picture; costs nothing."""
+        ...

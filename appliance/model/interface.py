@@ -1,0 +1,70 @@
+"""What the engine may ask of a loaded model, whatever its architecture."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+
+from appliance.model.window import Commit, Draft, Window
+
+
+class Chooser(Protocol):
+    """Picks one token per row from logits, as the engine's sampler would at that position."""
+
+    def __call__(
+        self, logits: torch.Tensor, *, slots: Sequence[int], positions: Sequence[int]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Chooses.
+
+        Args:
+            logits: float32 [rows, vocabulary] of the drafter.
+            slots: the slot of each row.
+            positions: the position the chosen token would take.
+
+        Returns:
+            Token ids int64 [rows], and the drafter's probability of each, float32 [rows].
+        """
+        ...
+
+
+class LoadedModel(Protocol):
+    """Weights plus the state of all slots. Owned by one thread."""
+
+    @property
+    def vocabulary(self) -> int:
+        """Rows of logits."""
+        ...
+
+    @property
+    def can_draft(self) -> bool:
+        """Whether the file has a usable draft layer."""
+        ...
+
+    def open_slot(self, slot: int) -> None:
+        """Forgets whatever the slot held: length 0, zero recurrent state, no pages."""
+        ...
+
+    def set_pages(self, slot: int, pages: Sequence[int]) -> None:
+        """Gives the slot its KV pages, in order of position. Pages it had stay first."""
+        ...
+
+    def length(self, slot: int) -> int:
+        """Committed tokens of the slot."""
+        ...
+
+    def forward(self, window: Window) -> torch.Tensor:
+        """Runs the window; returns float32 logits [sum of logit_rows, vocabulary] in row order.
+
+        Until `advance`, every span is provisional: the committed state is that before the window.
+        """
+        ...
+
+    def advance(self, commits: Sequence[Commit], choose: Chooser) -> tuple[Draft, ...]:
+        """Keeps the first rows of the last window's spans and proposes drafts; one call after each forward.
+
+        A slot of the window without a commit must be reopened before its next use. After the call a slot's
+        state is exactly that of a run that never saw the rows which were not kept.
+        """
+        ...
