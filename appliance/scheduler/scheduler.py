@@ -1,0 +1,186 @@
+"""Continuous batching: who has a slot, what the next window computes, and what its result means for each session."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from appliance.errors import EngineFault
+from appliance.model.window import Commit, Draft
+from appliance.scheduler.commit import NOT_FINITE, Drawn, judge
+from appliance.scheduler.limits import Limits
+from appliance.scheduler.pages import PagePool
+from appliance.scheduler.planner import drafts_on, plan_depth
+from appliance.scheduler.queue import RequestQueue
+from appliance.scheduler.request import Event, Finished, FinishReason, PromptScored, Tokens
+from appliance.scheduler.session import Session, SessionState
+from appliance.scheduler.windows import Turn, build_turn
+
+SessionEvent = tuple[Session, Event]
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """The outcome of a window: what the model keeps, and what the clients hear."""
+
+    commits: tuple[Commit, ...]
+    events: list[SessionEvent]
+
+
+class Scheduler:
+    """Owned by the engine's thread; only the queue is shared."""
+
+    def __init__(self, limits: Limits, *, queue: RequestQueue, pages: PagePool) -> None:
+        """Nobody runs yet."""
+        self.limits = limits
+        self.queue = queue
+        self.pages = pages
+        self.running: list[Session] = []
+        self.finished: Counter[str] = Counter({str(reason): 0 for reason in FinishReason})
+        self.prompt_tokens = 0
+        self.generated_tokens = 0
+        self.nonfinite_rows = 0
+        self.past_offered = [0] * limits.draft_max
+        self.past_accepted = [0] * limits.draft_max
+        self._free_slots = list(range(limits.slots - 1, -1, -1))
+        self._started_s: dict[Session, float] = {}
+        self._turns = 0
+
+    def admit(self) -> list[Session]:
+        """Gives slots and pages to waiting requests, in order, while both last; the caller opens the slots."""
+        admitted: list[Session] = []
+        while self._free_slots:
+            session = self.queue.start_next(lambda waiting: self.pages.fits(waiting.reserved_tokens))
+            if session is None:
+                break
+            session.slot = self._free_slots.pop()
+            session.pages = self.pages.take(session.reserved_tokens)
+            session.state = SessionState.READING
+            self._started_s[session] = time.monotonic()
+            self.running.append(session)
+            admitted.append(session)
+        return admitted
+
+    def end_cancelled(self) -> list[SessionEvent]:
+        """Ends every session whose client left, in whatever state."""
+        gone = self.queue.take_cancelled() + [session for session in self.running if session.cancelled]
+        return [self.end(session, FinishReason.CANCELLED) for session in gone]
+
+    def end_waiting(self) -> list[SessionEvent]:
+        """Ends every waiting session as cancelled."""
+        return [self.end(session, FinishReason.CANCELLED) for session in self.queue.take_cancelled(everyone=True)]
+
+    def end_running(self) -> list[SessionEvent]:
+        """Ends every session that has a slot as cancelled."""
+        return [self.end(session, FinishReason.CANCELLED) for session in list(self.running)]
+
+    def next_turn(self) -> Turn | None:
+        """Composes the next window; None when nobody runs."""
+        decoding = [session for session in self.running if session.state is SessionState.DECODING]
+        reading = [session for session in self.running if session.state is SessionState.READING]
+        if not drafts_on(self.limits, decoding=len(decoding)):
+            for session in decoding:
+                session.drafts = ()
+        if len(reading) > 1:
+            first = self._turns % len(reading)
+            reading = reading[first:] + reading[:first]
+        self._turns += 1
+        return build_turn(decoding, reading, limits=self.limits)
+
+    def settle(self, turn: Turn, drawn: Sequence[Drawn]) -> Settled:
+        """Applies what was drawn for each span of the turn, in its order."""
+        kept: list[tuple[Session, int, int]] = []
+        events: list[SessionEvent] = []
+        for index, (session, result) in enumerate(zip(turn.sessions, drawn, strict=True)):
+            rows = len(turn.window.spans[index].tokens)
+            if index >= turn.decoding and self._read_on(session, result, events, rows=rows):
+                kept.append((session, rows, session.request.prompt_ids[session.read]))
+            elif session.state is SessionState.DECODING:
+                accepted = self._continue(session, result, events)
+                if accepted is not None:
+                    kept.append((session, rows if index >= turn.decoding else accepted + 1, session.output[-1]))
+        decoding = sum(session.state is SessionState.DECODING for session in self.running)
+        return Settled(tuple(self._commit(*row, decoding=decoding) for row in kept), events)
+
+    def offer(self, drafts: Sequence[Draft]) -> None:
+        """Takes the proposals that the next window verifies."""
+        by_slot = {draft.slot: draft.tokens for draft in drafts}
+        for session in self.running:
+            session.drafts = by_slot.get(session.slot, ()) if session.state is SessionState.DECODING else ()
+
+    def end(self, session: Session, reason: FinishReason, *, error: tuple[str, str] | None = None) -> SessionEvent:
+        """Ends a session in whatever state and frees what it holds; returns its last event."""
+        if session.slot >= 0:
+            self.running.remove(session)
+            self._free_slots.append(session.slot)
+            self.pages.give_back(session.pages)
+            self.queue.ended(time.monotonic() - self._started_s.pop(session))
+            session.slot, session.pages = -1, ()
+        session.state = SessionState.DONE
+        session.drafts = ()
+        self.finished[str(reason)] += 1
+        for depth in range(self.limits.draft_max):
+            self.past_offered[depth] += session.acceptance.offered[depth]
+            self.past_accepted[depth] += session.acceptance.accepted[depth]
+        sentence, code = error or (None, None)
+        return session, Finished(
+            request_id=session.request.id, reason=reason, usage=session.usage(), error=sentence, error_code=code
+        )
+
+    def check_idle(self) -> None:
+        """Checks that nothing was lost, when nobody runs.
+
+        Raises:
+            EngineFault: a page or a slot is held by nobody.
+        """
+        self.pages.check_idle()
+        if sorted(self._free_slots) != list(range(self.limits.slots)):
+            raise EngineFault(
+                f"idle engine has free slots {sorted(self._free_slots)} of {self.limits.slots}; restart it"
+            )
+
+    def _read_on(self, session: Session, result: Drawn, events: list[SessionEvent], *, rows: int) -> bool:
+        """Advances a prompt by `rows`; True while more of it is left, else the session decodes or has ended."""
+        session.read += rows
+        self.prompt_tokens += rows
+        session.scores.extend(result.scores)
+        if session.read < session.prompt_tokens:
+            return True
+        if session.request.prompt_logprobs is not None:
+            scores = (None, *session.scores)
+            events.append((session, PromptScored(request_id=session.request.id, logprobs=scores)))
+            session.scores = []
+        if session.answer_tokens == 0:
+            events.append(self.end(session, FinishReason.LENGTH))
+        else:
+            session.state = SessionState.DECODING
+        return False
+
+    def _continue(self, session: Session, result: Drawn, events: list[SessionEvent]) -> int | None:
+        """Takes a span's drawn tokens; returns how many drafts stand, or None if the session ended."""
+        offered = len(session.drafts)
+        verdict = judge(session, result, repeat_limit=self.limits.repeat_limit)
+        session.acceptance.record(offered, verdict.accepted)
+        self.generated_tokens += len(verdict.visible) + (verdict.reason is FinishReason.STOP)
+        if verdict.visible:
+            logprobs = None if result.logprobs is None else tuple(result.logprobs[: len(verdict.visible)])
+            events.append((session, Tokens(request_id=session.request.id, ids=verdict.visible, logprobs=logprobs)))
+        if verdict.reason is None:
+            return verdict.accepted
+        self.nonfinite_rows += verdict.error is NOT_FINITE
+        events.append(self.end(session, verdict.reason, error=verdict.error))
+        return None
+
+    def _commit(self, session: Session, kept: int, next_token: int, *, decoding: int) -> Commit:
+        depth = 0
+        if session.state is SessionState.DECODING:
+            depth = plan_depth(session.acceptance, room=session.room, limits=self.limits, decoding=decoding)
+        return Commit(
+            slot=session.slot,
+            kept=kept,
+            next_token=next_token,
+            draft_max=depth,
+            draft_min_p=self.limits.draft_min_p,
+        )

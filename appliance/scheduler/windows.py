@@ -1,0 +1,71 @@
+"""Builds the next window: every decoding conversation with its drafts, then a bounded share of prompt reading."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from appliance.model.window import Span, Window
+from appliance.scheduler.limits import Limits
+from appliance.scheduler.session import Session
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A window and the sessions of its spans, in the same order; the first `decoding` of them decode."""
+
+    window: Window
+    sessions: tuple[Session, ...]
+    decoding: int
+
+
+def fair_shares(wants: Sequence[int], budget: int) -> list[int]:
+    """Splits `budget` so that nobody gets more than wanted and no one's share can grow without a smaller one shrinking.
+
+    Where rows are scarcer than askers, the earlier of equal askers win; callers rotate the order.
+    """
+    shares = [0] * len(wants)
+    order = sorted(range(len(wants)), key=lambda index: wants[index])
+    for place, index in enumerate(order):
+        share = min(wants[index], -(-budget // (len(order) - place)))
+        shares[index] = share
+        budget -= share
+    return shares
+
+
+def build_turn(decoding: Sequence[Session], reading: Sequence[Session], *, limits: Limits) -> Turn | None:
+    """Composes a window; None if there is nobody to compute for.
+
+    A prompt never takes more than `limits.prompt_chunk` rows of a window, so the decoders wait for one chunk at most.
+    """
+    spans = [_decode_span(session) for session in decoding]
+    wants = [_wanted_rows(session, limits) for session in reading]
+    readers: list[Session] = []
+    for session, rows in zip(reading, fair_shares(wants, limits.prompt_chunk), strict=True):
+        if rows:
+            readers.append(session)
+            spans.append(_read_span(session, rows))
+    if not spans:
+        return None
+    return Turn(Window(tuple(spans)), (*decoding, *readers), len(decoding))
+
+
+def _decode_span(session: Session) -> Span:
+    tokens = (session.output[-1], *session.drafts)
+    return Span(slot=session.slot, start=session.length, tokens=tokens, draft_count=len(session.drafts))
+
+
+def _read_span(session: Session, rows: int) -> Span:
+    tokens = session.request.prompt_ids[session.read : session.read + rows]
+    if session.request.prompt_logprobs is not None:
+        logits_from = 0
+    elif session.read + rows == session.prompt_tokens:
+        logits_from = rows - 1
+    else:
+        logits_from = rows
+    return Span(slot=session.slot, start=session.read, tokens=tokens, logits_from=logits_from)
+
+
+def _wanted_rows(session: Session, limits: Limits) -> int:
+    left = session.prompt_tokens - session.read
+    return left if session.request.prompt_logprobs is None else min(left, limits.scored_chunk)
