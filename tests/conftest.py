@@ -1,0 +1,40 @@
+"""Owns what holds for every test: nothing is skipped quietly, and what needs Docker or minutes runs only when it is named."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+
+import pytest
+
+CARD = "needs a CUDA card"
+
+
+def _excused(reason: object) -> bool:
+    return CARD in str(reason)
+
+
+def _refuse(report: pytest.TestReport | pytest.CollectReport) -> None:
+    """Turns a skip, or an expected failure, into a failure unless its reason is that there is no card."""
+    if report.outcome == "skipped" and not _excused(report.longrepr):
+        report.outcome = "failed"
+        report.longrepr = f"skipped, and only a test that {CARD!r} may be (say so in its reason): {report.longrepr}"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if hasattr(report, "wasxfail"):
+        del report.wasxfail
+    _refuse(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    report = yield
+    _refuse(report)
+    return report
