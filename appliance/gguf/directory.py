@@ -119,16 +119,15 @@ def _judge_type(entry: Entry) -> GgmlType | Unusable:
 def _check_places(header: Header, placed: Iterable[Placed], *, size_bytes: int, where: str) -> None:
     """Walks the tensors by offset; unusable ones have no known size but still bound the one before them."""
     by_offset = sorted(placed, key=lambda t: t.offset)
-    starts = sorted({header.data_start + e.offset for e in header.entries}) + [size_bytes]
+    starts = [*sorted({header.data_start + e.offset for e in header.entries}), size_bytes]
     position = 0
     previous: Placed | None = None
     for tensor in by_offset:
         if previous is not None and tensor.offset < previous.offset + previous.byte_count:
-            if not _is_fork_q2_0(previous, tensor.offset - previous.offset):
-                raise ModelFileError(
-                    f"{where}: the tensors {previous.name:.80} and {tensor.name:.80} overlap: the first takes bytes "
-                    f"{previous.offset} to {previous.offset + previous.byte_count}, the second starts at {tensor.offset}"
-                )
+            raise ModelFileError(
+                f"{where}: the tensors {previous.name:.80} and {tensor.name:.80} overlap: the first takes bytes "
+                f"{previous.offset} to {previous.offset + previous.byte_count}, the second starts at {tensor.offset}"
+            )
         while starts[position] <= tensor.offset and starts[position] != size_bytes:
             position += 1
         if _is_fork_q2_0(tensor, starts[position] - tensor.offset):
@@ -154,8 +153,8 @@ def _is_fork_q2_0(tensor: Placed, room_bytes: int) -> bool:
 
 def _fork_error(tensor: Placed, room_bytes: int, where: str) -> ModelFileError:
     return ModelFileError(
-        f"{where}: the tensor {tensor.name:.80} has type Q2_0 (42) and room for {room_bytes} bytes, which fits a fork's "
-        f"{FORK_Q2_0_BYTES} bytes per {FORK_Q2_0_WEIGHTS} weights; this engine computes {tensor.type.block_bytes} bytes "
-        f"per {tensor.type.block_weights} weights, {tensor.byte_count} bytes in all",
+        f"{where}: the tensor {tensor.name:.80} has type Q2_0 (42) and room for {room_bytes} bytes, which fits a "
+        f"fork's {FORK_Q2_0_BYTES} bytes per {FORK_Q2_0_WEIGHTS} weights; this engine computes "
+        f"{tensor.type.block_bytes} bytes per {tensor.type.block_weights} weights, {tensor.byte_count} bytes in all",
         hint="use a file written by upstream ggml",
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import mmap
 import os
@@ -61,14 +62,16 @@ class TensorInfo:
 
 
 class GgufPart:
-    """One mapped file. Made by `open_part`; closed by the set that owns it."""
+    """One mapped file, or the bytes of one. Made by `open_part` or `part_of_bytes`; closed by the set that owns it."""
 
-    def __init__(self, path: Path, *, descriptor: int, mapping: mmap.mmap, size_bytes: int, header: Header) -> None:
+    def __init__(
+        self, path: Path, *, descriptor: int | None, content: mmap.mmap | bytes, size_bytes: int, header: Header
+    ) -> None:
         self.path = path
         self.size_bytes = size_bytes
         self.header = header
         self._descriptor = descriptor
-        self._mapping: mmap.mmap | None = mapping
+        self._content: mmap.mmap | bytes | None = content
 
     def __repr__(self) -> str:
         return f"GgufPart({self.path.name!r}, {self.size_bytes} bytes)"
@@ -88,10 +91,10 @@ class GgufPart:
         """
         import numpy as np
 
-        if self._mapping is None:
+        if self._content is None:
             raise ModelFileError(f"{self.path.name}: already closed; open the model again")
         self.check_size()
-        return np.frombuffer(self._mapping, dtype=np.uint8, count=size_bytes, offset=offset)
+        return np.frombuffer(self._content, dtype=np.uint8, count=size_bytes, offset=offset)
 
     def check_size(self) -> None:
         """Compares the file's size with that at open.
@@ -99,6 +102,8 @@ class GgufPart:
         Raises:
             ModelFileError: it is now shorter.
         """
+        if self._descriptor is None:
+            return
         now = os.fstat(self._descriptor).st_size
         if now < self.size_bytes:
             raise ModelFileError(
@@ -108,6 +113,8 @@ class GgufPart:
 
     def is_written_from(self, offset: int) -> bool:
         """Whether any byte at or after the offset was ever written; a sparse file has tails that were not."""
+        if self._descriptor is None:
+            return True
         try:
             os.lseek(self._descriptor, offset, os.SEEK_DATA)
         except OSError as error:
@@ -116,14 +123,13 @@ class GgufPart:
 
     def close(self) -> None:
         """Unmaps and closes the file; views that are still alive keep the mapping until they go."""
-        if self._mapping is None:
-            return
-        mapping, self._mapping = self._mapping, None
-        os.close(self._descriptor)
-        try:
-            mapping.close()
-        except BufferError:
-            pass  # a view of it is alive; the mapping goes with the last one
+        content, self._content = self._content, None
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            os.close(descriptor)
+        if isinstance(content, mmap.mmap):
+            with contextlib.suppress(BufferError):  # a view is alive; the mapping goes with the last one
+                content.close()
 
 
 @dataclass(frozen=True)
@@ -165,15 +171,26 @@ def _map(path: Path, descriptor: int, where: str) -> OpenedPart:
     except (OSError, ValueError) as error:
         raise ModelFileError(f"{path}: cannot be mapped into memory: {error}") from error
     try:
-        with memoryview(mapping) as data:
-            header = parse_header(data, where=where)
-        directory = judge(header, size_bytes=size, where=where)
-        part = GgufPart(path, descriptor=descriptor, mapping=mapping, size_bytes=size, header=header)
-        part.check_size()
+        return _judged(path, mapping, size_bytes=size, descriptor=descriptor)
     except BaseException:
         mapping.close()
         raise
-    tensors = tuple(
-        TensorInfo(t.name, t.dims[::-1], t.type, t.byte_count, part, t.offset) for t in directory.placed
-    )
+
+
+def part_of_bytes(data: bytes, *, name: str) -> OpenedPart:
+    """Judges a part that is in memory; its tensors are views of the bytes.
+
+    Raises:
+        ModelFileError: as `open_part`.
+    """
+    return _judged(Path(name), data, size_bytes=len(data), descriptor=None)
+
+
+def _judged(path: Path, content: mmap.mmap | bytes, *, size_bytes: int, descriptor: int | None) -> OpenedPart:
+    with memoryview(content) as data:
+        header = parse_header(data, where=path.name)
+    directory = judge(header, size_bytes=size_bytes, where=path.name)
+    part = GgufPart(path, descriptor=descriptor, content=content, size_bytes=size_bytes, header=header)
+    part.check_size()
+    tensors = tuple(TensorInfo(t.name, t.dims[::-1], t.type, t.byte_count, part, t.offset) for t in directory.placed)
     return OpenedPart(part, tensors, directory.unusable)

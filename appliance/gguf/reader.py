@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
+from appliance.errors import ModelFileError
 from appliance.gguf.directory import refuse_unusable
 from appliance.gguf.metadata import Metadata
-from appliance.gguf.part import GgufPart, OpenedPart, TensorInfo, open_part
+from appliance.gguf.part import GgufPart, OpenedPart, TensorInfo, open_part, part_of_bytes
 from appliance.gguf.split import check_set, model_file, part_count, sibling_paths
 
-__all__ = ["GgufPart", "GgufSet", "TensorInfo", "open_set"]
+__all__ = ["GgufPart", "GgufSet", "TensorInfo", "open_bytes", "open_set"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,6 +69,19 @@ def open_set(path: Path) -> GgufSet:
     return found
 
 
+def open_bytes(data: bytes, *, name: str) -> GgufSet:
+    """Opens a single file that is in memory; otherwise as `open_set`.
+
+    Raises:
+        ModelFileError: as `open_set`, and for a part of a split set.
+    """
+    opened = part_of_bytes(data, name=name)
+    if part_count(opened.part.metadata) > 1:
+        raise ModelFileError(f"{name}: one part of a split set; all of them are needed")
+    refuse_unusable(opened.unusable, where=name)
+    return _join([opened])
+
+
 def _open(path: Path, undo: ExitStack) -> OpenedPart:
     opened = open_part(path)
     undo.callback(opened.part.close)
@@ -88,7 +102,8 @@ def _unwritten(opened: OpenedPart) -> tuple[str, ...]:
     lost = by_offset[first:]
     if not lost:
         return ()
-    return (
+    sentence = (
         f"{opened.part.path.name}: nothing was ever written from byte {lost[0].offset} on, where {len(lost)} tensor(s) "
-        f"start ({lost[0].name:.80} first); the download is probably not complete",
+        f"start ({lost[0].name:.80} first); the download is probably not complete"
     )
+    return (sentence,)

@@ -58,7 +58,8 @@ def model_file(path: Path) -> Path:
     if not own:
         raise ModelFileError(f"{path}: the folder holds no .gguf file; give a folder that holds one model")
     raise ModelFileError(
-        f"{path}: the folder holds {len(own)} models: {', '.join(list(own)[:20])}; give the first file of the one to load"
+        f"{path}: the folder holds {len(own)} models: {', '.join(list(own)[:20])}; "
+        "give the first file of the one to load"
     )
 
 
