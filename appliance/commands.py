@@ -1,0 +1,172 @@
+"""Owns the commands that start nothing: check, plan, probe, keys."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+
+from appliance.errors import ExitCode, RigError, UsageError
+from appliance.examine import Examined, examine, look
+from appliance.rig.describe import value_text
+from appliance.rig.load import LoadedRig, load_rig
+from appliance.rig.machine import Machine, probe
+from appliance.rig.paths import find_rig
+from appliance.rig.schema import TABLES
+from appliance.rig.size import format_size
+from appliance.server.auth import add_key, list_keys, remove_key
+
+
+def load_arguments(arguments: argparse.Namespace) -> LoadedRig:
+    """The rig that the command line means; an absent default rig is an error here, since nothing shall be written.
+
+    Raises:
+        RigError: it cannot be read or accepted.
+        UsageError: a --set that is not TABLE.KEY=VALUE.
+    """
+    found = find_rig(arguments.rig, os.environ)
+    return load_rig(found.path, environment=os.environ, flags=override_flags(arguments))
+
+
+def override_flags(arguments: argparse.Namespace) -> list[tuple[str, str, str]]:
+    """(flag, dotted key, text) of --set and its short forms.
+
+    Raises:
+        UsageError: a --set that is not TABLE.KEY=VALUE.
+    """
+    flags = []
+    for text in arguments.set:
+        key, equals, value = text.partition("=")
+        if not equals or "." not in key:
+            raise UsageError(f"--set {text}: found no TABLE.KEY=VALUE", hint="such as --set server.port=8081")
+        flags.append((f"--set {key.strip()}", key.strip(), value.strip()))
+    for flag, key in (("model", "model.path"), ("host", "server.host"), ("port", "server.port")):
+        value = getattr(arguments, flag, None)
+        if value is not None:
+            flags.append((f"--{flag}", key, value))
+    return flags
+
+
+def check(arguments: argparse.Namespace) -> ExitCode:
+    """Says that the rig can be served, or why not (raises)."""
+    loaded = load_arguments(arguments)
+    examined = examine(loaded, look(loaded))
+    examined.model.close()
+    placement = examined.placement
+    for sentence in (*placement.notes, *examined.differences):
+        print(f"note: {sentence}")
+    print(
+        f"{loaded.path}: ok: {examined.spec.name} on {placement.device}, {placement.parallel} conversations of "
+        f"{placement.max_tokens} tokens, {format_size(placement.total_bytes)} of {format_size(placement.budget_bytes)}"
+    )
+    return ExitCode.OK
+
+
+def plan(arguments: argparse.Namespace) -> ExitCode:
+    """Prints the placement, as a table, as JSON, or the rig's values with their origin."""
+    loaded = load_arguments(arguments)
+    if arguments.explain:
+        _explain(loaded)
+        return ExitCode.OK
+    examined = examine(loaded, look(loaded))
+    examined.model.close()
+    if arguments.json:
+        print(json.dumps(_plan_object(examined), indent=2))
+    else:
+        _plan_table(examined)
+    return ExitCode.OK
+
+
+def _plan_object(examined: Examined) -> dict[str, object]:
+    placement = examined.placement
+    return {
+        "rig": str(examined.loaded.path),
+        "model": examined.spec.name,
+        **dataclasses.asdict(placement),
+        "total_bytes": placement.total_bytes,
+        "free_bytes": placement.free_bytes,
+    }
+
+
+def _plan_table(examined: Examined) -> None:
+    placement = examined.placement
+    print(f"model      {examined.spec.name}")
+    print(f"device     {placement.device}")
+    print(f"serving    {placement.parallel} conversations of {placement.max_tokens} tokens, drafts up to {placement.draft_max}")
+    print(f"windows    {placement.prompt_chunk} prompt tokens, {placement.pages} pages of {placement.page_tokens} tokens")
+    print()
+    for item in placement.items:
+        print(f"{item.name:<18}{format_size(item.size_bytes):>12}  {item.note}".rstrip())
+    print(f"{'together':<18}{format_size(placement.total_bytes):>12}")
+    source = examined.machine.ram.limit_source
+    print(f"{'allowed':<18}{format_size(placement.budget_bytes):>12}  {f'limit in {source}' if source else 'free RAM'}")
+    for sentence in (*placement.notes, *examined.differences):
+        print(f"note: {sentence}")
+
+
+def _explain(loaded: LoadedRig) -> None:
+    for table_name, table in TABLES.items():
+        values = getattr(loaded.rig, table_name)
+        for key in table.model_fields:
+            dotted = f"{table_name}.{key}"
+            value = getattr(values, key)
+            if table_name == "machine" and loaded.origin(dotted).kind == "default":
+                continue
+            origin = loaded.origin(dotted)
+            kind = origin.kind if origin.kind == "default" else f"{origin.kind} {origin.where}"
+            print(f"{dotted} = {value_text(table, key, value)}  # {kind}")
+
+
+def probe_machine(arguments: argparse.Namespace) -> ExitCode:
+    """Prints what the machine is."""
+    machine = probe(Path(arguments.folder) if arguments.folder else None)
+    if arguments.json:
+        print(json.dumps(dataclasses.asdict(machine), indent=2, default=str))
+    else:
+        _machine_table(machine)
+    return ExitCode.OK
+
+
+def _machine_table(machine: Machine) -> None:
+    print(f"system     {machine.system}" + (f", in {machine.container}" if machine.container else ""))
+    for card in machine.cards.cards:
+        vram = "unknown" if card.vram_bytes is None else format_size(card.vram_bytes)
+        free = "unknown" if card.free_bytes is None else format_size(card.free_bytes)
+        print(f"card {card.index}     {card.name}, {vram}, {free} free, {card.uuid}, {card.bus_id}")
+    if machine.cards.driver:
+        print(f"driver     {machine.cards.driver}")
+    if machine.cards.note:
+        print(f"cards      {machine.cards.note}")
+    ram = machine.ram
+    limit = f", limit {format_size(ram.limit_bytes)} in {ram.limit_source}" if ram.limit_bytes is not None else ""
+    print(f"RAM        {format_size(ram.total_bytes)}{limit}, {format_size(ram.budget_bytes)} to use")
+    quota = f", quota {machine.cores.quota:g}" if machine.cores.quota is not None else ""
+    print(f"cores      {machine.cores.allowed}{quota}")
+    disk = machine.storage
+    size = "unknown" if disk.free_bytes is None else f"{format_size(disk.free_bytes)} free"
+    kind = {None: "", True: ", turning disk", False: ", solid state"}[disk.rotational]
+    print(f"storage    {disk.folder}: {size}, {disk.filesystem or 'unknown file system'}{kind}")
+
+
+def keys(arguments: argparse.Namespace) -> ExitCode:
+    """Adds, lists or removes keys in the rig's keys file."""
+    loaded = load_arguments(arguments)
+    name = loaded.rig.server.keys_file
+    if name is None:
+        raise RigError(
+            f"{loaded.path}: server.keys_file is not set, so there is no file for keys",
+            hint='add keys_file = "keys.json" below [server]',
+        )
+    path = loaded.resolve(name)
+    if arguments.action == "add":
+        print(add_key(path, arguments.name))
+    elif arguments.action == "remove":
+        remove_key(path, arguments.name)
+        print(f"removed {arguments.name}")
+    else:
+        for key in list_keys(path):
+            print(f"{key.name}  {datetime.fromtimestamp(key.created, UTC).date().isoformat()}")
+    return ExitCode.OK
