@@ -5,6 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from appliance.errors import RigError
+from appliance.scheduler.limits import Limits
+
+# Logits of one window that scores a prompt: 64 MiB of float32.
+_SCORED_LOGITS = 1 << 24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,12 +20,12 @@ class EngineConfig:
         page_tokens: positions in one KV page.
         pages: KV pages of all slots together.
         max_tokens: context per conversation, prompt and answer together.
-        prompt_chunk: rows of prompt reading in one window, all readers together.
+        prompt_chunk: rows of prompt reading in one window, all readers together; at least one for each slot.
         draft_max: longest draft; 0 for no drafts.
         draft_min_p: the drafter's probability below which a draft ends.
         batch_mtp: drafts in every window; False: only while one conversation decodes.
         queue_limit: requests that may wait beyond those that have or could have a slot.
-        watchdog_s: silence of the engine thread, in a window of few rows, that counts as a fault (see engine/watchdog.py).
+        watchdog_s: silence of the engine thread in a window of few rows that counts as a fault (see watchdog.py).
         repeat_limit: a run of one same token id this long ends the request as degenerate; 0 never. Does not apply
             to requests without stop tokens (ignore_eos).
 
@@ -43,16 +47,24 @@ class EngineConfig:
 
     def __post_init__(self) -> None:
         """Refuses values that no engine could run with."""
-        smallest = {"slots": 1, "page_tokens": 1, "pages": 1, "max_tokens": 2, "prompt_chunk": 1, "draft_max": 0}
-        for name, least in (smallest | {"queue_limit": 0, "repeat_limit": 0}).items():
+        for name, least in (
+            ("slots", 1),
+            ("page_tokens", 1),
+            ("pages", 1),
+            ("max_tokens", 2),
+            ("prompt_chunk", self.slots),
+            ("draft_max", 0),
+            ("queue_limit", 0),
+            ("repeat_limit", 0),
+        ):
             if getattr(self, name) < least:
                 raise RigError(f"engine setting {name} is {getattr(self, name)}; it must be at least {least}")
         if not self.watchdog_s > 0:
             raise RigError(f"engine setting watchdog_s is {self.watchdog_s}; it must be above 0")
         if self.pages * self.page_tokens < self.max_tokens:
             raise RigError(
-                f"{self.pages} KV pages of {self.page_tokens} tokens hold {self.pages * self.page_tokens} tokens, fewer than "
-                f"one conversation of max_tokens = {self.max_tokens}; allow more pages or lower max_tokens"
+                f"{self.pages} KV pages of {self.page_tokens} tokens hold {self.pages * self.page_tokens} tokens, "
+                f"fewer than one conversation of max_tokens = {self.max_tokens}; allow more pages or lower max_tokens"
             )
 
     @property
@@ -64,3 +76,15 @@ class EngineConfig:
     def window_rows(self) -> int:
         """Most rows of any window; the model's buffers must hold them."""
         return self.decode_rows + self.prompt_chunk
+
+    def limits(self, *, vocabulary: int, can_draft: bool) -> Limits:
+        """The scheduler's part of these settings, for a model with `vocabulary` logits a row."""
+        return Limits(
+            slots=self.slots,
+            prompt_chunk=self.prompt_chunk,
+            scored_chunk=max(1, min(self.prompt_chunk, _SCORED_LOGITS // vocabulary)),
+            draft_max=self.draft_max if can_draft else 0,
+            draft_min_p=self.draft_min_p,
+            batch_mtp=self.batch_mtp,
+            repeat_limit=self.repeat_limit,
+        )

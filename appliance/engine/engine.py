@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 
+from appliance.engine.board import Board
 from appliance.engine.config import EngineConfig
+from appliance.engine.delivery import Delivery
 from appliance.engine.handle import EngineHandle
+from appliance.engine.loop import EngineLoop
+from appliance.engine.sampler import Sampler
+from appliance.engine.selftest import check_model
+from appliance.engine.watchdog import Watchdog
 from appliance.model.interface import LoadedModel
+from appliance.scheduler.pages import PagePool
+from appliance.scheduler.queue import RequestQueue
+from appliance.scheduler.scheduler import Scheduler
+
+# A thread that does not end in this time is stuck in the device; it is a daemon, so the process can still exit.
+_STOP_TIMEOUT_S = 10.0
 
 
 class Engine:
@@ -18,17 +31,37 @@ class Engine:
 
         Args:
             model: weights and slots; only the engine's thread touches it after `start`.
-            config: sizes and bounds.
+            config: sizes and bounds. Drafts are off where the model cannot draft.
             on_fault: called once, on the event loop, after every stream was ended by a fault; gets one sentence.
         """
         self._model = model
         self._config = config
-        self._on_fault = on_fault
+        queue = RequestQueue(config.queue_limit, slots=config.slots)
+        limits = config.limits(vocabulary=model.vocabulary, can_draft=model.can_draft)
+        scheduler = Scheduler(limits, queue=queue, pages=PagePool(config.pages, page_tokens=config.page_tokens))
+        board = Board()
+        self._delivery = Delivery(
+            config,
+            vocabulary=model.vocabulary,
+            queue=queue,
+            status=board.picture(scheduler),
+            on_fault=on_fault,
+        )
+        self._watchdog = Watchdog(config.watchdog_s, on_silence=self._delivery.fail)
+        self._loop = EngineLoop(
+            model,
+            scheduler,
+            sampler=Sampler(vocabulary=model.vocabulary),
+            delivery=self._delivery,
+            board=board,
+            watchdog=self._watchdog,
+        )
+        self._thread = threading.Thread(target=self._loop.run, name="engine", daemon=True)
 
     @property
     def handle(self) -> EngineHandle:
         """What the server uses; valid from construction, takes requests from `start` to `drain`."""
-        ...
+        return self._delivery
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """Checks the model with two short prompts (GGUF-17), then starts the engine's thread.
@@ -38,16 +71,26 @@ class Engine:
         Raises:
             ModelFileError: the model ignores its prompt or computes non-finite logits.
         """
-        ...
+        check_model(self._model, self._config)
+        self._delivery.open(loop)
+        self._watchdog.start()
+        self._thread.start()
 
     def drain(self, deadline_s: float) -> None:
-        """Takes no more requests and ends those it has; returns at once.
+        """Takes no more requests and ends those it has; any thread, returns at once.
 
         Waiting requests end now, running ones may finish until `deadline_s` from now; what is left then ends with
         FinishReason.CANCELLED. Later submits raise NotReadyError.
         """
-        ...
+        self._delivery.close("the server is shutting down and takes no more requests")
+        self._loop.drain(deadline_s)
 
     def stop(self) -> None:
-        """Ends every stream (CANCELLED) and the thread; safe to repeat and after a fault. Blocks for one window."""
-        ...
+        """Ends every stream (CANCELLED) and the thread; from any other thread, safe to repeat and after a fault.
+
+        Blocks for the rest of the current window, for ten seconds at most.
+        """
+        self._loop.stop()
+        self._delivery.close("the engine has stopped")
+        if self._thread.is_alive():
+            self._thread.join(_STOP_TIMEOUT_S)

@@ -1,4 +1,4 @@
-"""Decides what becomes of a span's rows once their tokens are drawn: which drafts stay, and whether that was the end."""
+"""Decides what becomes of a span's rows once their tokens are drawn: which drafts stay, and whether it ends here."""
 
 from __future__ import annotations
 
@@ -18,12 +18,14 @@ class Drawn:
         finite: whether the row's logits were numbers; where not, its token means nothing.
         logprobs: of the drawn tokens, when the request wants them.
         scores: of the prompt tokens after each row, when the request wants them (one row fewer in the last chunk).
+        scores_finite: whether all scores are numbers.
     """
 
     tokens: Sequence[int] = ()
     finite: Sequence[bool] = ()
     logprobs: Sequence[TokenLogprob] | None = None
     scores: Sequence[TokenLogprob] = ()
+    scores_finite: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,6 @@ class Limits:
 
     Attributes:
         slots: conversations decoded together.
-        context_tokens: prompt and answer of one conversation.
         prompt_chunk: rows of prompt reading in one window, all readers together.
         scored_chunk: the same for one prompt whose own log-probabilities are wanted (each row yields logits).
         draft_max: longest draft.
@@ -21,7 +20,6 @@ class Limits:
     """
 
     slots: int
-    context_tokens: int
     prompt_chunk: int
     scored_chunk: int
     draft_max: int

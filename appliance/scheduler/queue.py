@@ -46,10 +46,10 @@ class RequestQueue:
             self._woken = True
             self._changed.notify()
 
-    def wait(self, timeout_s: float | None) -> None:
-        """Sleeps until `put` or `wake` was called since the last `wait`, or the time is over."""
+    def wait(self) -> None:
+        """Sleeps until `put` or `wake` was called since the last `wait`."""
         with self._changed:
-            self._changed.wait_for(lambda: self._woken, timeout_s)
+            self._changed.wait_for(lambda: self._woken)
             self._woken = False
 
     def start_next(self, fits: Callable[[Session], bool]) -> Session | None:

@@ -146,6 +146,10 @@ class Scheduler:
         session.read += rows
         self.prompt_tokens += rows
         session.scores.extend(result.scores)
+        if not result.scores_finite:
+            self.nonfinite_rows += 1
+            events.append(self.end(session, FinishReason.ERROR, error=NOT_FINITE))
+            return False
         if session.read < session.prompt_tokens:
             return True
         if session.request.prompt_logprobs is not None:

@@ -1,0 +1,118 @@
+"""The engine's thread, the only one that touches the device: arrivals, window, run, sample, commit, publish, draft."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+import torch
+
+from appliance.engine.board import Board
+from appliance.engine.delivery import Delivery
+from appliance.engine.sampler import Sampler
+from appliance.engine.watchdog import Watchdog
+from appliance.model.interface import LoadedModel
+from appliance.scheduler.scheduler import Scheduler, SessionEvent
+from appliance.scheduler.windows import Turn
+
+_log = logging.getLogger(__name__)
+
+
+class EngineLoop:
+    """Runs windows until told to stop or until something breaks."""
+
+    def __init__(
+        self,
+        model: LoadedModel,
+        scheduler: Scheduler,
+        *,
+        sampler: Sampler,
+        delivery: Delivery,
+        board: Board,
+        watchdog: Watchdog,
+    ) -> None:
+        """Ready to `run` on its own thread."""
+        self._model = model
+        self._scheduler = scheduler
+        self._sampler = sampler
+        self._delivery = delivery
+        self._board = board
+        self._watchdog = watchdog
+        self._stopping = False
+        self._drain_at_s: float | None = None
+
+    def drain(self, deadline_s: float) -> None:
+        """Any thread: ends waiting requests now and running ones at the latest in `deadline_s`."""
+        self._drain_at_s = time.monotonic() + deadline_s
+        self._scheduler.queue.wake()
+
+    def stop(self) -> None:
+        """Any thread: ends everything after the current window."""
+        self._stopping = True
+        self._scheduler.queue.wake()
+
+    def run(self) -> None:
+        """The thread's body. Whatever escapes from a window is a fault of the whole engine."""
+        try:
+            with torch.inference_mode():
+                while not self._stopping and self._delivery.fault is None:
+                    self._once()
+                self._publish(self._scheduler.end_waiting() + self._scheduler.end_running())
+        except BaseException as error:
+            _log.exception("engine_thread_failed")
+            self._delivery.fail(f"the engine failed and must be restarted: {type(error).__name__}: {error}")
+        finally:
+            self._watchdog.stop()
+
+    def _once(self) -> None:
+        began_s = time.perf_counter()
+        events = self._leavers()
+        admitted = self._scheduler.admit()
+        for session in admitted:
+            self._model.open_slot(session.slot)
+            self._model.set_pages(session.slot, session.pages)
+            self._sampler.open(session)
+        if events or admitted:
+            self._publish(events)
+        turn = self._scheduler.next_turn()
+        if turn is None:
+            self._scheduler.check_idle()
+            self._scheduler.queue.wait()
+        else:
+            self._watchdog.begin(turn.window.rows)
+            self._window(turn, began_s)
+            self._watchdog.end()
+
+    def _leavers(self) -> list[SessionEvent]:
+        events = self._scheduler.end_cancelled()
+        if self._drain_at_s is not None:
+            events += self._scheduler.end_waiting()
+            if time.monotonic() >= self._drain_at_s:
+                events += self._scheduler.end_running()
+        return events
+
+    def _window(self, turn: Turn, began_s: float) -> None:
+        clock: Callable[[], float] = time.perf_counter
+        tokens_before = self._scheduler.generated_tokens
+        composed_s = clock()
+        logits = self._model.forward(turn.window)
+        ran_s = clock()
+        drawn = self._sampler.draw(turn, logits)
+        sampled_s = clock()
+        settled = self._scheduler.settle(turn, drawn)
+        self._publish(settled.events)
+        published_s = clock()
+        # The clients hear of this window while the next one's drafts are computed.
+        self._scheduler.offer(self._model.advance(settled.commits, self._sampler.choose))
+        drafted_s = clock()
+        self._board.add(
+            forward_s=ran_s - composed_s,
+            sample_s=sampled_s - ran_s,
+            draft_s=drafted_s - published_s,
+            host_s=composed_s - began_s + published_s - sampled_s,
+            tokens=self._scheduler.generated_tokens - tokens_before,
+        )
+
+    def _publish(self, events: list[SessionEvent]) -> None:
+        self._delivery.publish(events, self._board.picture(self._scheduler))
