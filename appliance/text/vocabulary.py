@@ -60,7 +60,9 @@ def read_vocabulary(metadata: Metadata) -> Vocabulary:
     where = metadata.where
     model = metadata.str_("tokenizer.ggml.model")
     if model != "gpt2":
-        raise ModelFileError(f'{where}: tokenizer.ggml.model is {model!r:.60}; only "gpt2" (byte-level BPE) is supported')
+        raise ModelFileError(
+            f'{where}: tokenizer.ggml.model is {model!r:.60}; only "gpt2" (byte-level BPE) is supported'
+        )
     pre = pre_tokenizer(metadata.str_("tokenizer.ggml.pre"), where=where)
     tokens = metadata.strings("tokenizer.ggml.tokens")
     types = metadata.ints("tokenizer.ggml.token_type")
@@ -72,7 +74,9 @@ def read_vocabulary(metadata: Metadata) -> Vocabulary:
     ordinary, special = _sort_tokens(tokens, types, where=where)
     missing = [byte for byte, character in enumerate(byte_alphabet()) if character not in ordinary]
     if missing:
-        raise ModelFileError(f"{where}: tokenizer.ggml.tokens has no token for {len(missing)} bytes, first 0x{missing[0]:02x}")
+        raise ModelFileError(
+            f"{where}: tokenizer.ggml.tokens has no token for {len(missing)} bytes, first 0x{missing[0]:02x}"
+        )
     return Vocabulary(
         tokens=tokens,
         ordinary=ordinary,
