@@ -1,0 +1,35 @@
+"""What a model is told about where and how large: the numbers of a placement that loading needs; torch-free."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadPlan:
+    """Sizes and homes for one loaded model.
+
+    Attributes:
+        device: "cpu" or "cuda:N".
+        slots: conversations held at once.
+        pages: KV pages in all.
+        page_tokens: tokens of a page; a multiple of the indexer's block.
+        max_tokens: context of one conversation.
+        max_window_rows: rows of the longest window.
+        draft_max: longest draft; 0 leaves the draft layer out.
+        ngram_home: "ram" (bytes copied), "mmap" (rows from the mapping), "direct" (rows read from the file past the
+            page cache) or "vram" (bytes on the device).
+        unpack: "once" keeps float32 matrices, "per_use" keeps the stored blocks and unpacks what a window touches.
+        kv_type: "f32" or "bf16".
+    """
+
+    device: str
+    slots: int
+    pages: int
+    page_tokens: int
+    max_tokens: int
+    max_window_rows: int
+    draft_max: int
+    ngram_home: str = "ram"
+    unpack: str = "once"
+    kv_type: str = "f32"
