@@ -10,7 +10,7 @@ from kernels.quant.codebooks import even_sign_patterns, grid
 
 
 def unpack(blocks: Tensor) -> Tensor:
-    """uint8 [blocks, 66] (d f16, 8 x (4 index bytes, word of 4 x 7 sign bits and a 4-bit scale)) to float32 [blocks, 256].
+    """uint8 [blocks, 66] (d f16, 8 x (4 index bytes, 4 x 7 sign bits, 4-bit scale)) to float32 [blocks, 256].
 
     A sub-block of 32 is d * (0.5 + scale) / 4 * sign * grid.
     """

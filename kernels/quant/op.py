@@ -38,14 +38,7 @@ def dequantise(raw: Tensor, type_name: str, *, columns: int) -> Tensor:
     Raises:
         ValueError: a type, shape or dtype that does not fit.
     """
-    bytes_a_row = row_bytes(type_name, columns)
-    if raw.dtype != torch.uint8:
-        raise ValueError(f"{type_name} rows are unpacked from uint8, found {raw.dtype}")
-    if raw.dim() != 2 or raw.shape[1] != bytes_a_row:
-        raise ValueError(
-            f"{type_name} rows of {columns} weights have shape [rows, {bytes_a_row}], found {list(raw.shape)}"
-        )
-    form = FORMATS[type_name]
+    form = _checked(raw, type_name, columns)
     blocks = raw.reshape(-1, form.block_bytes)
     values = torch.empty((blocks.shape[0], form.block_weights), dtype=torch.float32, device=raw.device)
     step = _slice_blocks(raw, form)
@@ -84,12 +77,7 @@ def count_nonfinite(raw: Tensor, type_name: str, *, columns: int) -> int:
     Raises:
         ValueError: as `dequantise`.
     """
-    bytes_a_row = row_bytes(type_name, columns)
-    if raw.dim() != 2 or raw.shape[1] != bytes_a_row or raw.dtype != torch.uint8:
-        raise ValueError(
-            f"{type_name} rows of {columns} weights are uint8 [rows, {bytes_a_row}], found {raw.dtype} {list(raw.shape)}"
-        )
-    form = FORMATS[type_name]
+    form = _checked(raw, type_name, columns)
     blocks = raw.reshape(-1, form.block_bytes)
     total = 0
     step = _slice_blocks(raw, form)
@@ -108,6 +96,17 @@ def _format(type_name: str) -> Format:
     if form is None:
         raise ValueError(f"ggml type {type_name} cannot be unpacked; supported: {', '.join(FORMATS)}")
     return form
+
+
+def _checked(raw: Tensor, type_name: str, columns: int) -> Format:
+    bytes_a_row = row_bytes(type_name, columns)
+    if raw.dtype != torch.uint8:
+        raise ValueError(f"{type_name} rows are unpacked from uint8, found {raw.dtype}")
+    if raw.dim() != 2 or raw.shape[1] != bytes_a_row:
+        raise ValueError(
+            f"{type_name} rows of {columns} weights have shape [rows, {bytes_a_row}], found {list(raw.shape)}"
+        )
+    return FORMATS[type_name]
 
 
 def _slice_blocks(raw: Tensor, form: Format) -> int:

@@ -9,7 +9,7 @@ from kernels.quant.bits import half, nibbles, planes
 
 
 def unpack(blocks: Tensor) -> Tensor:
-    """uint8 [blocks, 210] (128 bytes of low nibbles, 64 bytes of high pairs, 16 scales, d f16) to float32 [blocks, 256].
+    """uint8 [blocks, 210] (128 bytes of low nibbles, 64 of high pairs, 16 scales, d f16) to float32 [blocks, 256].
 
     A sub-block of 16 is d * scale * (q - 32).
     """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kernels.sampling.logprobs import LogProbabilities, log_probabilities
 from kernels.sampling.op import Choice, choose
-from kernels.sampling.rows import Row, RowParams, Rules, build
+from kernels.sampling.params import RowParams, build
+from kernels.sampling.rows import Row, Rules
 
 __all__ = ["Choice", "LogProbabilities", "Row", "RowParams", "Rules", "build", "choose", "log_probabilities"]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import cache
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
 _MASK64 = (1 << 64) - 1
-# Finaliser of MurmurHash3 (32 bits) and Weyl constants of Knuth and of SplitMix64, as signed numbers where torch needs them.
+# Finaliser of MurmurHash3 (32 bits) and Weyl constants of Knuth and SplitMix64; signed where torch needs them.
 _FIRST = 0x85EBCA6B - (1 << 32)
 _SECOND = 0xC2B2AE35 - (1 << 32)
 _WEYL32 = 0x9E3779B1 - (1 << 32)
@@ -33,17 +36,37 @@ def gumbel(keys: Tensor, tokens: Tensor) -> Tensor:
     Returns:
         float64 [rows, n].
     """
-    hashed = tokens.to(torch.int32) * _WEYL32 + keys[:, :1]
-    hashed = _mix32_(_mix32_(hashed).bitwise_xor_(keys[:, 1:]))
-    # (h + 0.5) / 2^32 with h unsigned lies strictly between 0 and 1.
+    step = _constants(tokens.device)
+    hashed = (tokens.to(torch.int32) * step.weyl).add(keys[:, :1])
+    hashed = _mix32_(_mix32_(hashed, step).bitwise_xor_(keys[:, 1:]), step)
+    # (h + 0.5) / 2^32, with h counted from -2^31, lies strictly between 0 and 1.
     uniform = hashed.to(torch.float64).add_(2.0**31 + 0.5).mul_(2.0**-32)
     return uniform.log_().neg_().log_().neg_()
 
 
-def _mix32_(value: Tensor) -> Tensor:
-    value.bitwise_xor_((value >> 16).bitwise_and_(0xFFFF)).mul_(_FIRST)
-    value.bitwise_xor_((value >> 13).bitwise_and_(0x7FFFF)).mul_(_SECOND)
-    return value.bitwise_xor_((value >> 16).bitwise_and_(0xFFFF))
+class _Constants(NamedTuple):
+    """Numbers of the hash as int32 tensors without dimensions: torch would make a new one of each number each time."""
+
+    weyl: Tensor
+    first: Tensor
+    second: Tensor
+    shift_16: Tensor
+    mask_16: Tensor
+    shift_13: Tensor
+    mask_19: Tensor
+
+
+@cache
+def _constants(device: torch.device) -> _Constants:
+    numbers = (_WEYL32, _FIRST, _SECOND, 16, 0xFFFF, 13, 0x7FFFF)
+    return _Constants(*torch.tensor(numbers, dtype=torch.int32, device=device).unbind())
+
+
+def _mix32_(value: Tensor, step: _Constants) -> Tensor:
+    # Shifts of signed numbers bring in copies of the sign, which the masks take out again.
+    value.bitwise_xor_((value >> step.shift_16).bitwise_and_(step.mask_16)).mul_(step.first)
+    value.bitwise_xor_((value >> step.shift_13).bitwise_and_(step.mask_19)).mul_(step.second)
+    return value.bitwise_xor_((value >> step.shift_16).bitwise_and_(step.mask_16))
 
 
 def _mix64(value: int) -> int:

@@ -10,7 +10,8 @@ from torch.nn.functional import pad
 
 from kernels.sampling.noise import gumbel
 from kernels.sampling.order import largest
-from kernels.sampling.rows import RowGroup, RowParams
+from kernels.sampling.params import RowGroup, RowParams
+from kernels.sampling.sparse import apply_changes
 
 # A nucleus is looked for among this many tokens first, then among eight times as many, at last among all.
 _NUCLEUS_FIRST = 128
@@ -62,10 +63,11 @@ def choose(logits: Tensor, params: RowParams, *, greedy_confidence: bool = False
             f"logits to draw from are float32 [{params.count}, {params.vocabulary}], "
             f"found {logits.dtype} {list(logits.shape)}"
         )
-    # A sum is finite only if all its terms are, and costs less than looking at each.
-    bad = ~torch.isfinite(logits.sum(1))
-    if params.changes_logits:
-        logits = _changed(logits, params)
+    # A sum is finite only if all its terms are, and costs less than looking at each; x - x is 0 only for a finite x.
+    summed = logits.sum(1)
+    bad = (summed - summed) != 0
+    if params.changes is not None:
+        logits = apply_changes(logits, params.changes)
         bad |= logits.amax(1) == -torch.inf
     if params.all_greedy:
         ids = logits.argmax(1)
@@ -97,20 +99,6 @@ def _mixed(logits: Tensor, params: RowParams, bad: Tensor, *, greedy_confidence:
         ids.index_copy_(0, group.rows, found.ids)
         probabilities.index_copy_(0, group.rows, found.probabilities.to(torch.float32))
     return Choice(ids, probabilities, bad)
-
-
-def _changed(logits: Tensor, params: RowParams) -> Tensor:
-    logits = logits.clone()
-    if (bias := params.bias) is not None:
-        logits.index_put_((bias.rows, bias.tokens), bias.values, accumulate=True)
-    if (part := params.repetition) is not None:
-        old = logits[part.rows, part.tokens]
-        logits.index_put_((part.rows, part.tokens), torch.where(old > 0, old / part.values, old * part.values))
-    if (part := params.subtraction) is not None:
-        logits.index_put_((part.rows, part.tokens), logits[part.rows, part.tokens] - part.values)
-    if params.forbidden is not None:
-        logits[params.forbidden[0], params.forbidden[1]] = -torch.inf
-    return logits
 
 
 def _confidence(logits: Tensor, ids: Tensor) -> Tensor:

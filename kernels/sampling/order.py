@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 # Columns are compared first in piles of this height; only the piles with the largest tops are looked into.
@@ -22,10 +21,9 @@ def largest(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
         return _sorted(logits, count)
     values, ids = _select(logits, fetched)
     equal = values[:, 1:] == values[:, :-1]
-    tied, disputed = torch.stack((equal.any(), equal[:, -1].any())).tolist()
-    if disputed:
-        return _sorted(logits, count)
-    if tied:
+    if equal.any():
+        if equal[:, -1].any():
+            return _sorted(logits, count)
         ids, by_id = ids.sort(dim=1)
         values, by_value = values.gather(1, by_id).sort(dim=1, descending=True, stable=True)
         ids = ids.gather(1, by_value)
