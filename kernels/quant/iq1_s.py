@@ -10,7 +10,7 @@ from kernels.quant.codebooks import grid
 
 
 def unpack(blocks: Tensor) -> Tensor:
-    """uint8 [blocks, 50] (d f16, 32 index bytes, 8 words: 4 x 3 index bits, 3-bit scale, sign) to float32 [blocks, 256].
+    """uint8 [blocks, 50] (d f16, 32 index bytes, 8 words: 4 x 3 index bits, scale, sign) to float32 [blocks, 256].
 
     A sub-block of 32 is d * (2 * scale + 1) * (grid + shift), shift = -0.125 if the sign bit is set, else 0.125.
     """
