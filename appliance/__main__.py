@@ -23,7 +23,9 @@ def parser() -> argparse.ArgumentParser:
     serve.add_argument("--host", metavar="ADDRESS", help="short for --set server.host=ADDRESS")
     serve.add_argument("--port", metavar="NUMBER", help="short for --set server.port=NUMBER")
 
-    check = commands.add_parser("check", help="check a rig; starts nothing", description="Checks a rig; starts nothing.")
+    check = commands.add_parser(
+        "check", help="check a rig; starts nothing", description="Checks a rig; starts nothing."
+    )
     _rig_options(check)
 
     plan = commands.add_parser("plan", help="show what goes where, in bytes", description="Shows what goes where.")
@@ -43,10 +45,14 @@ def parser() -> argparse.ArgumentParser:
     chat.add_argument("--thinking", action=argparse.BooleanOptionalAction, default=None, help="think before answering")
     chat.add_argument("message", nargs="*", help="one question; without it, the terminal or the pipe is read")
 
-    health = commands.add_parser("health", help="ask a running server whether it is ready", description="Exit 0: ready.")
+    health = commands.add_parser(
+        "health", help="ask a running server whether it is ready", description="Exit 0: ready."
+    )
     _client_options(health)
 
-    keys = commands.add_parser("keys", help="add, list and remove API keys", description="Keeps the keys file of the rig.")
+    keys = commands.add_parser(
+        "keys", help="add, list and remove API keys", description="Keeps the keys file of the rig."
+    )
     actions = keys.add_subparsers(dest="action", required=True, metavar="ACTION")
     for action, words in (("add", "add a key and print it once"), ("list", "list names"), ("remove", "remove a key")):
         one = actions.add_parser(action, help=words, description=words)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from typing import TextIO
 
@@ -61,7 +61,7 @@ class Chat:
             self.out.flush()
         self.messages.append(Message("assistant", "".join(said)))
 
-    def _pieces(self) -> Iterator[Piece]:
+    def _pieces(self) -> Generator[Piece]:
         return self.client.chat(self.messages, model=self.model, thinking=self.thinking)
 
     def _change(self, old: str, new: str, *, colour: bool) -> None:

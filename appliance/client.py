@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -78,7 +78,7 @@ class Client:
         percent = body.get("percent")
         return answer.status_code == 200, stage if percent is None else f"{stage} ({percent} %)"
 
-    def chat(self, messages: Sequence[Message], *, model: str, thinking: bool | None = None) -> Iterator[Piece]:
+    def chat(self, messages: Sequence[Message], *, model: str, thinking: bool | None = None) -> Generator[Piece]:
         """Pieces of the answer as they come; closing the iterator stops the answer.
 
         Raises:
@@ -123,7 +123,7 @@ class Client:
             raise AddressError(f"{self._url}: the connection ended: {str(error) or type(error).__name__}") from error
 
 
-def _pieces(event: dict[str, Any]) -> Iterator[Piece]:
+def _pieces(event: dict[str, Any]) -> Generator[Piece]:
     if "error" in event:
         error = event["error"]
         raise EngineFault(str(error.get("message", error)) if isinstance(error, dict) else str(error))

@@ -19,6 +19,8 @@ from appliance.rig.schema import TABLES
 from appliance.rig.size import format_size
 from appliance.server.auth import add_key, list_keys, remove_key
 
+Flags = list[tuple[str, str, str]]
+
 
 def load_arguments(arguments: argparse.Namespace) -> LoadedRig:
     """The rig that the command line means; an absent default rig is an error here, since nothing shall be written.
@@ -31,13 +33,13 @@ def load_arguments(arguments: argparse.Namespace) -> LoadedRig:
     return load_rig(found.path, environment=os.environ, flags=override_flags(arguments))
 
 
-def override_flags(arguments: argparse.Namespace) -> list[tuple[str, str, str]]:
+def override_flags(arguments: argparse.Namespace) -> Flags:
     """(flag, dotted key, text) of --set and its short forms.
 
     Raises:
         UsageError: a --set that is not TABLE.KEY=VALUE.
     """
-    flags = []
+    flags: Flags = []
     for text in arguments.set:
         key, equals, value = text.partition("=")
         if not equals or "." not in key:
@@ -50,9 +52,21 @@ def override_flags(arguments: argparse.Namespace) -> list[tuple[str, str, str]]:
     return flags
 
 
+def require_keys(loaded: LoadedRig) -> None:
+    """A keys file that is named must be there and hold a key, or nobody could use the server.
+
+    Raises:
+        RigError: it is absent, damaged or empty.
+    """
+    name = loaded.rig.server.keys_file
+    if name is not None and not list_keys(loaded.resolve(name)):
+        raise RigError(f"{loaded.where('server.keys_file')}: {name} holds no key", hint="strata keys add NAME")
+
+
 def check(arguments: argparse.Namespace) -> ExitCode:
     """Says that the rig can be served, or why not (raises)."""
     loaded = load_arguments(arguments)
+    require_keys(loaded)
     examined = examine(loaded, look(loaded))
     examined.model.close()
     placement = examined.placement
@@ -95,8 +109,11 @@ def _plan_table(examined: Examined) -> None:
     placement = examined.placement
     print(f"model      {examined.spec.name}")
     print(f"device     {placement.device}")
-    print(f"serving    {placement.parallel} conversations of {placement.max_tokens} tokens, drafts up to {placement.draft_max}")
-    print(f"windows    {placement.prompt_chunk} prompt tokens, {placement.pages} pages of {placement.page_tokens} tokens")
+    print(f"serving    {placement.parallel} conversations of {placement.max_tokens} tokens")
+    print(f"drafts     up to {placement.draft_max}")
+    print(
+        f"windows    {placement.prompt_chunk} prompt tokens, {placement.pages} pages of {placement.page_tokens} tokens"
+    )
     print()
     for item in placement.items:
         print(f"{item.name:<18}{format_size(item.size_bytes):>12}  {item.note}".rstrip())

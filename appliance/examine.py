@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from appliance.errors import RigError
 from appliance.gguf.reader import GgufSet, open_set
 from appliance.model import Architecture, architecture
 from appliance.model.qwen4exp.spec import ModelSpec
@@ -17,7 +16,6 @@ from appliance.rig.load import LoadedRig
 from appliance.rig.machine import Machine, probe
 from appliance.rig.problem import refuse
 from appliance.rig.schema import BUILTIN
-from appliance.server.auth import list_keys
 
 BUILTIN_MODEL = Path(__file__).parent / "data" / "strata-tiny.gguf"
 
@@ -62,7 +60,6 @@ def examine(loaded: LoadedRig, machine: Machine) -> Examined:
         DoesNotFitError: it needs more memory than there is.
     """
     refuse(judge(loaded, machine, None))
-    _check_keys(loaded)
     device = choose_device(loaded, machine)
     model = open_set(model_path(loaded))
     draft = loaded.rig.model.draft_path
@@ -81,12 +78,3 @@ def examine(loaded: LoadedRig, machine: Machine) -> Examined:
         placement=place(machine, spec, loaded.rig, device=device),
         differences=tuple(machine_differences(loaded, machine)),
     )
-
-
-def _check_keys(loaded: LoadedRig) -> None:
-    """A keys file that is named must be there and hold a key, or nobody could use the server."""
-    name = loaded.rig.server.keys_file
-    if name is None:
-        return
-    if not list_keys(loaded.resolve(name)):
-        raise RigError(f"{loaded.where('server.keys_file')}: {name} holds no key", hint="strata keys add NAME")

@@ -18,7 +18,9 @@ class KeyValueFormatter(logging.Formatter):
         time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         fields = getattr(record, "fields", {})
         parts = [f"time={time.replace('+00:00', 'Z')}", f"level={record.levelname.lower()}"]
-        parts.append(f"event={quoted(record.getMessage())}")
+        message = record.getMessage()
+        ready = message.startswith("event=") and "\n" not in message  # written as key=value already
+        parts.append(message if ready else f"event={quoted(message)}")
         parts += [f"{name}={quoted(value)}" for name, value in fields.items() if value is not None]
         if record.exc_info:
             parts.append(f"traceback={quoted(self.formatException(record.exc_info))}")
@@ -41,7 +43,8 @@ def start_log(level: int = logging.INFO) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)
-    LOGGER.setLevel(level)
+    for name in ("strata", "appliance"):
+        logging.getLogger(name).setLevel(level)
 
 
 def say(event: str, *, level: int = logging.INFO, **fields: object) -> None:

@@ -125,8 +125,7 @@ def size_up(shape: Shape, *, machine: Machine, spec: ModelSpec, rig: Rig, device
     tokens, parallel = shape.tokens, shape.parallel
     draft = draft_max > 0
     page_tokens = _page_tokens(spec)
-    # A window's drafts are written before they are known to stay, so the last page must have room for them.
-    slot_pages = math.ceil((tokens + draft_max) / page_tokens)
+    slot_pages = math.ceil(tokens / page_tokens)
     pages = parallel * slot_pages
     chunk = _prompt_chunk(machine, rig)
     slot = slot_bytes(spec, page_tokens=page_tokens, draft=draft)

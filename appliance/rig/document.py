@@ -20,7 +20,8 @@ starting anything, and `strata serve --rig FILE` reads it at every start. `strat
 where it came from.
 
 **Where.** `--rig FILE`, else `$STRATA_RIG`, else `/config/rig.toml` in the image and `~/.config/strata/rig.toml`
-elsewhere. A path that was given must exist. If only the default path is absent, `strata serve` writes a rig there and says so.
+elsewhere. A path that was given must exist. If only the default path is absent, `strata serve` writes a rig there and
+says so.
 
 **Sources.** The file, then the environment (`STRATA_SERVER__PORT=8081`: table, two underscores, key), then flags
 (`--set server.port=8081`); the later wins. Any other `STRATA_*` name is refused, and so is every unknown table or key.
@@ -57,7 +58,14 @@ def _section(title: str, table: type[Table]) -> str:
         told = facts(field)
         default = value_text(table, key, field.default)
         only = "" if told.only is None else " or ".join(value_text(table, key, value) for value in told.only)
-        cells = (f"`{key}`", told.says, told.allowed, _code(default), _code(told.example), f"only {only}" if only else "")
+        cells = (
+            f"`{key}`",
+            told.says,
+            told.allowed,
+            _code(default),
+            _code(told.example),
+            f"only {only}" if only else "",
+        )
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join([*lines, ""])
 

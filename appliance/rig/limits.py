@@ -133,7 +133,11 @@ def _mount(root: Path, mount_type: str, controller: str) -> tuple[str, str] | No
 
 def _memory_limits(group: Group) -> Iterator[tuple[str, int]]:
     # memsw limits memory and swap together, so it bounds memory too.
-    names = ("memory.max", "memory.high") if group.version == 2 else ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes")
+    names = (
+        ("memory.max", "memory.high")
+        if group.version == 2
+        else ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes")
+    )
     for name in names:
         value = _number(group.folder / name)
         if value is not None and value < UNLIMITED_BYTES:
@@ -179,7 +183,7 @@ def _meminfo(root: Path) -> tuple[int, int]:
         if number and number[0].isdigit():
             values[name] = int(number[0]) * 1024
     if "MemTotal" not in values:
-        import psutil  # a system without /proc
+        import psutil  # type: ignore[import-untyped]  # a system without /proc
 
         memory = psutil.virtual_memory()
         return int(memory.total), int(memory.available)

@@ -168,14 +168,18 @@ def _problem(loc: tuple[int | str, ...], kind: str, message: str, values: Values
     else:
         allowed = facts(table_type.model_fields[key_name]).allowed
     own = kind in {"size", "list", "text", "host", "origin"}
-    return Problem(where=where, key=dotted, says=f"found {found_text(found)}", allowed=allowed, hint=message if own else "")
+    return Problem(
+        where=where, key=dotted, says=f"found {found_text(found)}", allowed=allowed, hint=message if own else ""
+    )
 
 
 def _found(tree: Any, loc: tuple[int | str, ...], key_name: str) -> Any:
     """The raw value of the key that an error is about."""
     value = tree
     for part in loc:
-        if isinstance(value, dict) and part in value or isinstance(value, list) and isinstance(part, int):
+        if isinstance(value, dict):
+            value = value.get(part, value)
+        elif isinstance(value, list) and isinstance(part, int):
             value = value[part]
         if part == key_name:
             break
@@ -230,4 +234,3 @@ def _tuples(value: Any) -> Any:
 def _leaves(values: Values) -> dict[str, Origin]:
     tables = {*TABLES, "machine.card", "machine.bench"}
     return {dotted: origin for dotted, origin in values.origins.items() if dotted not in tables}
-

@@ -38,9 +38,7 @@ class Machine:
     image: bool
 
 
-def probe(
-    folder: Path | None = None, *, root: Path = ROOT, cards: Callable[[], Cards] = probe_cards
-) -> Machine:
+def probe(folder: Path | None = None, *, root: Path = ROOT, cards: Callable[[], Cards] = probe_cards) -> Machine:
     """Looks at the machine; reads only, and never fails for a part that cannot be read.
 
     Args:

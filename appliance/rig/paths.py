@@ -46,8 +46,9 @@ def find_rig(flag: str | None, environment: Mapping[str, str], *, root: Path = P
         return RigPath(Path(value).expanduser(), given=True)
     if in_image(root):
         return RigPath(IMAGE_RIG, given=False)
-    base = environment.get("XDG_CONFIG_HOME") or os.path.join(environment.get("HOME") or os.path.expanduser("~"), ".config")
-    return RigPath(Path(base) / "strata" / "rig.toml", given=False)
+    home = Path(environment["HOME"]) if environment.get("HOME") else Path("~").expanduser()
+    base = Path(environment["XDG_CONFIG_HOME"]) if environment.get("XDG_CONFIG_HOME") else home / ".config"
+    return RigPath(base / "strata" / "rig.toml", given=False)
 
 
 def read_rig_text(path: Path) -> str:

@@ -14,6 +14,7 @@ from appliance.rig.size import Size
 SCHEMA = 1
 BUILTIN = "builtin"
 
+
 class ModelTable(Table):
     """Which model is served, and under which names."""
 

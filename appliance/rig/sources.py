@@ -51,7 +51,9 @@ def parse_file(text: str, name: str, values: Values) -> None:
         where = f"{name}:{line}" if line.isdigit() else f"{name}:{len(text.splitlines())}"
         column = position.rpartition("column ")[2].rstrip(")") if line.isdigit() else ""
         says = f"not TOML: {says[:1].lower()}{says[1:]}" + (f" at column {column}" if column else " at the end")
-        values.problems.append(Problem(where=where, key="", says=says, hint="each table once, each key once, text in quotes"))
+        values.problems.append(
+            Problem(where=where, key="", says=says, hint="each table once, each key once, text in quotes")
+        )
         return
     values.tree.update(tree)
     for dotted, line_number in key_lines(text).items():

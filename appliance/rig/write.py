@@ -123,7 +123,7 @@ def _table(document: TOMLDocument, name: str) -> Table:
         if document.body and not document.as_string().endswith("\n\n"):
             document.add(tomlkit.nl())
         document.add(name, tomlkit.table())
-    table: Table = document[name]  # type: ignore[assignment]
+    table: Table = document[name]
     return table
 
 
@@ -156,15 +156,19 @@ def write_rig(path: Path, text: str) -> Written:
         backup = _backup(path, earlier) if earlier else None
         _replace(path, text.encode())
     except OSError as error:
-        reason = "the file system is read-only" if error.errno == errno.EROFS else (error.strerror or str(error)).lower()
-        raise RigError(f"{path}: cannot be written: {reason}", hint="mount the folder writable, or name another") from error
+        reason = (
+            "the file system is read-only" if error.errno == errno.EROFS else (error.strerror or str(error)).lower()
+        )
+        raise RigError(
+            f"{path}: cannot be written: {reason}", hint="mount the folder writable, or name another"
+        ) from error
     return Written(path, backup, changed=True)
 
 
 def _backup(path: Path, data: bytes) -> Path:
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S%f")
     backup = path.with_name(f"{path.name}.{stamp}.bak")
-    with open(backup, "xb") as file:
+    with backup.open("xb") as file:
         file.write(data)
         os.fsync(file.fileno())
     return backup
@@ -172,19 +176,20 @@ def _backup(path: Path, data: bytes) -> Path:
 
 def _replace(path: Path, data: bytes) -> None:
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    temporary = Path(name)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(name, path.stat().st_mode & 0o7777 if path.exists() else 0o644)
-        os.replace(name, path)
+        temporary.chmod(path.stat().st_mode & 0o7777 if path.exists() else 0o644)
+        temporary.replace(path)
     except OSError as error:
         with contextlib.suppress(OSError):
-            os.unlink(name)
+            temporary.unlink()
         if error.errno not in (errno.EBUSY, errno.EXDEV):
             raise
-        with open(path, "r+b" if path.exists() else "wb") as file:
+        with path.open("r+b" if path.exists() else "wb") as file:
             file.write(data)
             file.truncate()
             file.flush()

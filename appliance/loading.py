@@ -1,0 +1,96 @@
+"""Owns loading: the thread that reads the model while the server already answers 503."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import time
+from typing import Any
+
+from appliance.backend import ApplianceBackend
+from appliance.engine.config import EngineConfig
+from appliance.errors import ApplianceError, ExitCode
+from appliance.examine import Examined
+from appliance.log import say, warn
+from appliance.memory import private_bytes
+from appliance.rig.size import format_size
+from appliance.server.backend import TextStack
+from appliance.server.serve import Service
+from appliance.text.template import ChatTemplate
+from appliance.text.tokenizer import Tokenizer
+
+TEXT_PERCENT, WEIGHTS_PERCENT, TEST_PERCENT = 2, 5, 95
+
+
+class Loading:
+    """Loads in a thread of its own while the server answers 503."""
+
+    def __init__(self, examined: Examined, backend: ApplianceBackend, loop: asyncio.AbstractEventLoop) -> None:
+        self._examined = examined
+        self._backend = backend
+        self._loop = loop
+        self._engine: Any = None
+
+    def run(self, service: Service) -> None:
+        """Loads, tests and starts; what fails ends the process with its exit code."""
+        try:
+            self._load()
+        except ApplianceError as error:
+            warn("the model cannot be served", reason=str(error))
+            service.stop(error.exit_code)
+        except MemoryError as error:
+            warn("the model cannot be served", reason=f"out of memory while loading ({error})")
+            service.stop(ExitCode.DOES_NOT_FIT)
+        except Exception as error:
+            warn("the model cannot be served", reason=f"{type(error).__name__}: {error}")
+            service.stop(ExitCode.FAULT)
+            raise
+
+    def drain(self, deadline_s: float) -> None:
+        """A stop was asked for: no more requests, and those that run may end."""
+        self._backend.stopping()
+        if self._engine is not None:
+            self._engine.drain(deadline_s)
+
+    def _load(self) -> None:
+        examined, backend = self._examined, self._backend
+        began = time.monotonic()
+        backend.advance("reading the tokenizer", TEXT_PERCENT)
+        tokenizer = Tokenizer.from_metadata(examined.model.metadata)
+        backend.give_text(TextStack(tokenizer, ChatTemplate.from_metadata(examined.model.metadata, tokenizer)))
+        backend.advance("loading the runtime", WEIGHTS_PERCENT)
+        engine_type = importlib.import_module("appliance.engine.engine").Engine
+        module, _, name = examined.architecture.model.partition(":")
+        load_model = getattr(importlib.import_module(module), name)
+        before = private_bytes()
+        share = (TEST_PERCENT - WEIGHTS_PERCENT) / 100
+        model = load_model(
+            examined.spec,
+            plan=examined.placement.load_plan(),
+            progress=lambda stage, percent: backend.advance(stage, round(WEIGHTS_PERCENT + percent * share)),
+        )
+        backend.advance("testing the model", TEST_PERCENT)
+        engine = engine_type(model, _engine_config(examined), on_fault=backend.fail)
+        engine.start(self._loop)
+        self._engine = engine
+        backend.give_engine(engine.handle)
+        measured, planned = private_bytes() - before, examined.placement.model_bytes
+        say(
+            "memory", planned=format_size(planned), measured=format_size(measured), more=format_size(measured - planned)
+        )
+        say("ready", seconds=time.monotonic() - began, model=backend.model().id, device=backend.readiness().device)
+
+
+def _engine_config(examined: Examined) -> EngineConfig:
+    placement = examined.placement
+    return EngineConfig(
+        slots=placement.parallel,
+        page_tokens=placement.page_tokens,
+        pages=placement.pages,
+        max_tokens=placement.max_tokens,
+        prompt_chunk=placement.prompt_chunk,
+        draft_max=placement.draft_max,
+        draft_min_p=placement.draft_min_p,
+        batch_mtp=placement.batch_mtp,
+        queue_limit=placement.queue,
+    )
