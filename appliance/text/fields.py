@@ -62,7 +62,7 @@ def as_json(value: object, path: str, *, depth: int = 0) -> JsonValue:
         return {str(key): as_json(item, path, depth=depth + 1) for key, item in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, bytes):
         return [as_json(item, path, depth=depth + 1) for item in value]
-    refuse(path, "is not a JSON value")
+    return refuse(path, "is not a JSON value")
 
 
 def decode_object(text: str, path: str) -> dict[str, JsonValue]:

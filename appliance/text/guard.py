@@ -1,6 +1,6 @@
 """Keeps what clients write apart from what the template writes, through any string work the template does.
 
-Special tokens are looked for in the rendered text, so a client's "<|im_end|>" must not be found there. Before rendering,
+Special tokens are looked for in the rendered text, so a client's "<|im_end|>" must not be found there. Before that,
 a mark (a random run of digits, which trimming, JSON, slicing at words and changes of case leave alone) is put behind
 every character of client text that can begin a special token, and in front of client text that could complete one the
 template began. Special tokens are then split off the marked text; the marks are removed from the rest.

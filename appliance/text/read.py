@@ -43,9 +43,7 @@ def read_prompt(
         RequestError: 400; `param` is the path at fault, e.g. "messages[3].content[1]".
     """
     kwargs = read_kwargs(chat_template_kwargs)
-    thinking, rest = read_thinking(
-        reasoning_effort=reasoning_effort, enable_thinking=enable_thinking, kwargs=kwargs
-    )
+    thinking, rest = read_thinking(reasoning_effort=reasoning_effort, enable_thinking=enable_thinking, kwargs=kwargs)
     return ChatPrompt(messages=read_messages(messages), tools=read_tools(tools), thinking=thinking, kwargs=rest)
 
 
@@ -121,7 +119,7 @@ def _part(part: object, path: str) -> str:
         return as_text(entry.get("refusal"), f"{path}.refusal")
     if kind in _MEDIA:
         refuse(path, f"has type {kind!r}; this model reads text only: send text parts")
-    refuse(path, f"has type {kind!r:.40}; the known part type is 'text'")
+    return refuse(path, f"has type {kind!r:.40}; the known part type is 'text'")
 
 
 def _calls(value: object, path: str) -> tuple[ToolCall, ...]:
@@ -182,7 +180,7 @@ def _answered(message: Message, calls: Sequence[ToolCall | None], path: str) -> 
         call = calls[place]
         if call is not None and call.id == message.tool_call_id:
             return place
-    refuse(
+    return refuse(
         f"{path}.tool_call_id",
         f"is {message.tool_call_id!r:.60}; the calls without a result before it are "
         + (", ".join(repr(call.id) for call in calls if call is not None) or "none"),

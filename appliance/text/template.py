@@ -55,9 +55,7 @@ class ChatTemplate:
             ModelFileError: the template is broken, hostile or does not render a plain chat.
         """
         if len(source) > _MAX_SOURCE_CHARS:
-            raise ModelFileError(
-                f"{where} has {len(source)} characters; at most {_MAX_SOURCE_CHARS} are allowed"
-            )
+            raise ModelFileError(f"{where} has {len(source)} characters; at most {_MAX_SOURCE_CHARS} are allowed")
         self._tokenizer = tokenizer
         self._constants = dict(variables or {})
         self._renderer = Renderer(source, limits=limits or RenderLimits())

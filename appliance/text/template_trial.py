@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from appliance.text.chat import ChatPrompt, Message, Role, Thinking, Tool, ToolCall
+from appliance.text.chat import ChatPrompt, JsonValue, Message, Role, Thinking, Tool, ToolCall
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,9 +19,9 @@ class Trial:
 
 
 def _tool() -> Tool:
-    parameters: dict[str, object] = {"type": "object", "properties": {"trialkey": {"type": "string"}}}
-    function = {"name": "trialtool", "description": "trialdescription", "parameters": parameters}
-    return Tool(name="trialtool", parameters={}, definition={"type": "function", "function": function})  # type: ignore[dict-item]
+    parameters: dict[str, JsonValue] = {"type": "object", "properties": {"trialkey": {"type": "string"}}}
+    function: dict[str, JsonValue] = {"name": "trialtool", "description": "trialdescription", "parameters": parameters}
+    return Tool(name="trialtool", parameters=parameters, definition={"type": "function", "function": function})
 
 
 _USER: Final = Message(role=Role.USER, content="trialquestion")

@@ -32,6 +32,7 @@ class Tokenizer:
         self._bytes_of = {character: byte for byte, character in enumerate(byte_alphabet())}
         self._pipeline = _pipeline(vocabulary)
         self._special_ids = vocabulary.special_ids
+        self._special_set = frozenset(self._special_ids.values())
         texts = sorted(self._special_ids, key=len, reverse=True)
         self._special = re.compile("|".join(map(re.escape, texts))) if texts else None
 
@@ -97,6 +98,10 @@ class Tokenizer:
     def is_control(self, token_id: int) -> bool:
         """True for control, unknown and unused tokens: never part of shown text."""
         return token_id in self._vocabulary.hidden_ids
+
+    def is_special(self, token_id: int) -> bool:
+        """True for control and user-defined tokens."""
+        return token_id in self._special_set
 
     def special_id(self, text: str) -> int | None:
         """Id of the control or user-defined token with this text."""

@@ -88,9 +88,7 @@ def read_vocabulary(metadata: Metadata) -> Vocabulary:
     )
 
 
-def _sort_tokens(
-    tokens: Sequence[str], types: Sequence[int], *, where: str
-) -> tuple[dict[str, int], dict[str, int]]:
+def _sort_tokens(tokens: Sequence[str], types: Sequence[int], *, where: str) -> tuple[dict[str, int], dict[str, int]]:
     """Ordinary and special tokens by text. Equal texts matter within a table only; unused ids may repeat anything."""
     alphabet = frozenset(byte_alphabet())
     ordinary: dict[str, int] = {}
