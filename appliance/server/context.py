@@ -26,7 +26,6 @@ class Context:
         self.backend = backend
         self.config = config
         self.metrics = Metrics(backend)
-        self.thinking_default: bool | None = None
         self._threads = ThreadPoolExecutor(max_workers=config.text_threads, thread_name_prefix="text")
 
     @classmethod

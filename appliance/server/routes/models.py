@@ -46,9 +46,9 @@ async def models(request: AnyRequest) -> ModelList:
 
 
 @get("/v1/models/{name:path}")
-async def model(request: AnyRequest, name: str) -> ModelEntry:
+async def model(request: AnyRequest) -> ModelEntry:
     """One of them; any other name is 404."""
     context = Context.of(request)
     context.require_ready()
-    wanted = name.removeprefix("/")
+    wanted = str(request.path_params["name"]).removeprefix("/")
     return entry(context.require_model(wanted), wanted, context_tokens=context.backend.engine().max_tokens)

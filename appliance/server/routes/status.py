@@ -13,7 +13,6 @@ from msgspec import Struct
 from appliance.engine.handle import CacheStatus, DraftCounts, QueueStatus, SamplingParams, SlotStatus, TimingStatus
 from appliance.server.backend import Readiness, RigSummary
 from appliance.server.context import AnyRequest, Context
-from appliance.text.chat import ChatPrompt, Message, Role
 
 PACKAGES = ("strata-appliance", "torch", "triton", "litestar", "uvicorn", "tokenizers")
 
@@ -61,8 +60,6 @@ async def status(request: AnyRequest) -> Status:
     """Answers as soon as there is an engine, also while it drains and after its fault."""
     context = Context.of(request)
     engine, card, state = context.backend.engine(), context.backend.model(), context.backend.readiness()
-    if context.thinking_default is None:
-        context.thinking_default = await context.in_thread(lambda: thinking_default(context))
     now = engine.status()
     return Status(
         ready=state,
@@ -75,7 +72,7 @@ async def status(request: AnyRequest) -> Status:
         drafts=now.drafts,
         requests_finished=now.requests_finished,
         nonfinite_rows=now.nonfinite_rows,
-        sampling=defaults(context.backend.sampling_defaults(), thinking=context.thinking_default),
+        sampling=defaults(context.backend.sampling_defaults(), thinking=context.backend.text().template.thinks_by_default),
         versions=versions(),
         last_fault=now.last_fault or state.fault,
     )
@@ -84,12 +81,6 @@ async def status(request: AnyRequest) -> Status:
 def defaults(sampling: SamplingParams, *, thinking: bool) -> Defaults:
     """The defaults as the page shows them."""
     return Defaults(sampling.temperature, sampling.top_p, sampling.top_k, sampling.min_p, thinking)
-
-
-def thinking_default(context: Context) -> bool:
-    """Whether the template opens the thinking of a bare request; blocking."""
-    prompt = ChatPrompt(messages=(Message(role=Role.USER, content="hello"),))
-    return context.backend.text().template.render(prompt).thinking_open
 
 
 @cache
