@@ -124,7 +124,7 @@ def say(*pieces: tuple[int, ...] | list[int], reason: FinishReason = FinishReaso
             stream.tokens(*piece)
             await asyncio.sleep(0)
         full = stream.sent >= stream.request.max_tokens
-        stream.finish(FinishReason.LENGTH if full else reason)
+        stream.finish(FinishReason.LENGTH if full else FinishReason(reason))
 
     return play
 

@@ -59,6 +59,10 @@ def check_chat(body: ChatBody) -> None:
         raise invalid("tool_choice", f"is {str(choice)[:40]!r}; it must be auto or none")
     if body.response_format is not None and body.response_format.type != "text":
         raise unsupported("response_format", "only the type text can be guaranteed in this version")
+    for index, tool in enumerate(body.tools or ()):
+        function = tool.get("function") if isinstance(tool, dict) else None
+        if isinstance(function, dict) and function.get("strict"):
+            raise unsupported(f"tools[{index}].function.strict", "a schema cannot be enforced in this version")
     if body.top_logprobs is not None and not body.logprobs:
         raise invalid("top_logprobs", "is only allowed together with logprobs = true")
 
