@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from appliance.errors import RequestError
 from appliance.text.chat import ChatPrompt, JsonValue, Message, Role, ToolCall
 from appliance.text.fields import as_json, as_list, as_object, as_text, decode_object, kind_of, refuse
 from appliance.text.read_options import read_kwargs, read_thinking, read_tools
@@ -118,7 +119,11 @@ def _part(part: object, path: str) -> str:
     if kind == "refusal":
         return as_text(entry.get("refusal"), f"{path}.refusal")
     if kind in _MEDIA:
-        refuse(path, f"has type {kind!r}; this model reads text only: send text parts")
+        raise RequestError(
+            f"{path} has type {kind!r}, but this model reads text only: remove it from the chat, also from earlier turns",
+            code="image_not_supported" if "image" in kind else "media_not_supported",
+            param=path,
+        )
     return refuse(path, f"has type {kind!r:.40}; the known part type is 'text'")
 
 
