@@ -120,7 +120,7 @@ def _part(part: object, path: str) -> str:
         return as_text(entry.get("refusal"), f"{path}.refusal")
     if kind in _MEDIA:
         raise RequestError(
-            f"{path} has type {kind!r}, but this model reads text only: remove it from the chat, also from earlier turns",
+            f"{path} has type {kind!r}, but this model reads text only: remove it, also from earlier turns",
             code="image_not_supported" if "image" in kind else "media_not_supported",
             param=path,
         )

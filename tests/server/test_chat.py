@@ -5,12 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
-from litestar.testing import TestClient
-
-from appliance.server.app import create_app
-from appliance.server.backend import ServerConfig
-from tests.builders.fake_engine import FakeEngine, hold, say
-from tests.builders.live_server import FakeBackend, ids, pieces, text_stack
+from tests.builders.fake_engine import hold, say
+from tests.builders.live_server import ids, pieces, text_stack
+from tests.server.asking import USER, Chat, calls_of, finish_of, joined
 
 CALL = '<tool_call>\n<function=get_weather>\n<parameter=city>\nParis\n</parameter>\n</function>\n</tool_call>'
 WEATHER = {
@@ -21,64 +18,6 @@ WEATHER = {
         "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
     },
 }
-USER = {"role": "user", "content": "hello"}
-
-
-class Chat:
-    """Asks a server with a scripted engine; keeps what the engine was asked."""
-
-    def __init__(self, script=None, **engine):
-        self.engine = FakeEngine(script or say(ids("Hi there.")), **engine)
-
-    def client(self):
-        app = create_app(FakeBackend(self.engine), ServerConfig())
-        return TestClient(app, raise_server_exceptions=False, base_url="http://127.0.0.1")
-
-    def post(self, body, path="/v1/chat/completions"):
-        with self.client() as client:
-            return client.post(path, json=body)
-
-    def ask(self, *messages, **fields):
-        return self.post({"messages": list(messages) or [USER], **fields})
-
-    def prompt(self):
-        return text_of(self.engine.requests[-1].prompt_ids)
-
-    def stream(self, *messages, **fields):
-        """Events of a stream, parsed; the last must be the end mark."""
-        answer = self.ask(*messages, stream=True, **fields)
-        assert answer.status_code == 200, answer.text
-        lines = [line[6:] for line in answer.text.split("\n\n") if line.startswith("data: ")]
-        assert lines[-1] == "[DONE]"
-        assert lines.count("[DONE]") == 1
-        return [json.loads(line) for line in lines[:-1]]
-
-
-def text_of(token_ids):
-    tokenizer = text_stack().tokenizer
-    return b"".join(tokenizer.token_bytes(token_id) for token_id in token_ids).decode()
-
-
-def joined(events, field):
-    return "".join(event["choices"][0]["delta"].get(field) or "" for event in events if event["choices"])
-
-
-def calls_of(events):
-    """Streamed calls put together as clients do."""
-    calls = []
-    for event in events:
-        for part in event["choices"][0]["delta"].get("tool_calls", []) if event["choices"] else []:
-            if part["index"] == len(calls):
-                calls.append({"id": part["id"], "name": part["function"]["name"], "arguments": ""})
-            calls[part["index"]]["arguments"] += part["function"]["arguments"]
-    return calls
-
-
-def finish_of(events):
-    found = [event["choices"][0]["finish_reason"] for event in events if event["choices"]]
-    assert [reason for reason in found if reason is not None] == [found[-1]]
-    return found[-1]
-
 
 def test_answer():
     chat = Chat()
