@@ -130,8 +130,8 @@ def _explain(loaded: LoadedRig) -> None:
         for key in table.model_fields:
             dotted = f"{table_name}.{key}"
             value = getattr(values, key)
-            if table_name == "machine" and loaded.origin(dotted).kind == "default":
-                continue
+            if table_name == "machine" and (key in ("card", "bench") or loaded.origin(dotted).kind == "default"):
+                continue  # what was measured is not a setting
             origin = loaded.origin(dotted)
             kind = origin.kind if origin.kind == "default" else f"{origin.kind} {origin.where}"
             print(f"{dotted} = {value_text(table, key, value)}  # {kind}")

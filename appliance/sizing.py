@@ -133,7 +133,7 @@ def size_up(shape: Shape, *, machine: Machine, spec: ModelSpec, rig: Rig, device
     budget = machine.ram.budget_bytes
     each = f"{format_size(slot.fixed + slot_pages * slot.page)} a slot with its states"
     peak = max(
-        window_bytes(spec, rows=rows + chunk, logit_rows=rows),
+        window_bytes(spec, rows=rows + chunk, logit_rows=rows, slots=parallel, tokens=tokens),
         unpack_bytes(spec, unpack=shape.unpack, draft=draft),
     )
     items = [

@@ -232,5 +232,4 @@ def _tuples(value: Any) -> Any:
 
 
 def _leaves(values: Values) -> dict[str, Origin]:
-    tables = {*TABLES, "machine.card", "machine.bench"}
-    return {dotted: origin for dotted, origin in values.origins.items() if dotted not in tables}
+    return {dotted: origin for dotted, origin in values.origins.items() if dotted not in TABLES}

@@ -10,6 +10,7 @@ from appliance.model.qwen4exp.spec import ModelSpec
 
 FLOAT = 4
 OUTPUT_SLICE_ROWS = 1 << 14
+SCORE_LIMIT = 1 << 24
 NGRAM_TABLE = "per_layer_token_embd.weight"
 
 
@@ -77,17 +78,23 @@ def slot_bytes(spec: ModelSpec, *, page_tokens: int, draft: bool) -> SlotBytes:
     return SlotBytes(fixed=(recurrent + history) * FLOAT, page=(keys_values + pooled) * FLOAT)
 
 
-def window_bytes(spec: ModelSpec, *, rows: int, logit_rows: int) -> int:
-    """Buffers of one window: the widest values that live at once, and logits with the sampler's copies.
+def window_bytes(spec: ModelSpec, *, rows: int, logit_rows: int, slots: int, tokens: int) -> int:
+    """Peak of one window: activations, one layer's attention at full contexts, logits with the sampler's copies.
 
     Args:
         spec: the model.
         rows: rows of the longest window.
         logit_rows: rows whose logits are wanted at once.
+        slots: conversations in the window.
+        tokens: context of each.
     """
     widest = max(spec.gdn_qkv_width, spec.query_heads * spec.head_dim * 2, spec.experts_used * spec.expert_ff * 2)
-    per_row = (6 * spec.wide + 4 * widest) * FLOAT
-    return rows * per_row + logit_rows * spec.vocabulary * FLOAT * 4
+    activations = rows * (6 * spec.wide + 4 * widest)
+    gathered = 2 * slots * tokens * spec.kv_heads * spec.head_dim
+    # Scores, their softmax and the mask; queries go in slices so that no more than the limit is held of each.
+    scores = 3 * min(SCORE_LIMIT, rows * spec.query_heads * tokens)
+    logits = 4 * logit_rows * spec.vocabulary
+    return (activations + gathered + scores + logits) * FLOAT
 
 
 def _loaded(spec: ModelSpec, *, draft: bool) -> dict[str, TensorInfo]:
