@@ -155,8 +155,8 @@ def _draw_among(values: Tensor, ids: Tensor, group: RowGroup, *, total: Tensor |
     if group.has_top_p:
         summed = weights.cumsum(1)
         mass = summed[:, -1:] if total is None else total
+        # The first has no mass before it, so one token is always kept.
         keep = pad(summed[:, :-1], (1, 0)) < group.top_p * mass
-        keep[:, 0] = True
         kept = kept * keep
     if group.has_min_p:
         kept = kept * (weights >= group.min_p)

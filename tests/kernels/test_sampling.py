@@ -10,6 +10,7 @@ import torch
 
 from kernels.sampling import Row, Rules, build, choose, log_probabilities
 from kernels.sampling.noise import gumbel, noise_key
+from kernels.sampling.order import largest
 from kernels.sampling.reference import choose_reference, noise_reference
 
 RULES: dict[str, Rules] = {
@@ -191,6 +192,28 @@ def test_edges_of_the_filters(rules: Rules, allowed: set[int]) -> None:
     logits = torch.tensor([0.08, 0.04, 0.4, 0.08, 0.4]).log().expand(300, 5)
     found = choose(logits, build([Row(rules, position) for position in range(300)], vocabulary=5))
     assert set(found.ids.tolist()) == allowed
+
+
+@pytest.mark.parametrize(("top_p", "allowed"), [(0.5, {1}), (0.5000001, {1, 3}), (5e-324, {1})])
+def test_a_nucleus_ends_where_its_mass_is_reached(top_p: float, allowed: set[int]) -> None:
+    logits = torch.tensor([-1e9, 2.0, -1e9, 2.0]).expand(200, 4)
+    found = choose(logits, build([Row(Rules(top_p=top_p), position) for position in range(200)], vocabulary=4))
+    assert set(found.ids.tolist()) == allowed
+
+
+@pytest.mark.parametrize("vocabulary", [300, 4096], ids=["topk", "piles"])
+def test_a_tie_for_the_last_place_goes_to_the_lower_id(vocabulary: int) -> None:
+    count = 9
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(40):
+        order = torch.randperm(vocabulary, generator=generator)
+        logits = torch.empty((1, vocabulary))
+        logits[0, order] = torch.arange(vocabulary, 0, -1, dtype=torch.float32)
+        first, second = sorted(order[count - 1 : count + 1].tolist())
+        logits[0, [first, second]] = logits[0, first].clone()
+        values, ids = largest(logits, count)
+        assert ids[0].tolist() == [*order[: count - 1].tolist(), first]
+        assert torch.equal(values, logits.gather(1, ids))
 
 
 def test_forbidden_tokens_and_bias_hold_for_greedy_rows_too() -> None:
