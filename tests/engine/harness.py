@@ -145,10 +145,10 @@ async def until(condition: Callable[[], bool]) -> None:
         await asyncio.sleep(0)
 
 
-def play(scenario: Callable[[], Awaitable[None]]) -> None:
+def play(scenario: Callable[[], Awaitable[None]], *, limit_s: float = LIMIT_S) -> None:
     """Runs a scenario; fails instead of hanging."""
 
     async def limited() -> None:
-        await asyncio.wait_for(scenario(), LIMIT_S)
+        await asyncio.wait_for(scenario(), limit_s)
 
     asyncio.run(limited())
