@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from appliance.errors import ModelFileError
-from appliance.gguf.header import MAX_ELEMENTS, Entry, Header
+from appliance.gguf.header import Entry, Header
 from appliance.gguf.types import BY_NUMBER, COMPUTABLE, FORK_Q2_0_BYTES, FORK_Q2_0_WEIGHTS, GgmlType, type_label
 
+MAX_ELEMENTS: Final = (1 << 63) - 1
 _LISTED: Final = 1000
 _DOWNLOAD: Final = "the download is not complete; download this part again"
 
@@ -109,7 +110,7 @@ def _check_numbers(entry: Entry, header: Header, where: str) -> None:
 def _judge_type(entry: Entry) -> GgmlType | Unusable:
     found = BY_NUMBER.get(entry.type_number)
     if found is None or found.name not in COMPUTABLE:
-        return Unusable(entry.name, f"type {type_label(entry.type_number)}")
+        return Unusable(entry.name, type_label(entry.type_number))
     if entry.dims[0] % found.block_weights:
         reason = f"type {found.name} with rows of {entry.dims[0]} weights, not a multiple of {found.block_weights}"
         return Unusable(entry.name, reason)

@@ -42,11 +42,11 @@ def not_a_gguf(start: bytes, *, size_bytes: int) -> str | None:
             return f"this is {what}; {hint}"
     if not any(start):
         return "the file starts with zeros: a download that was reserved and never filled; download it again"
+    if start[8:9] == b"{" and not any(start[5:8]):
+        return "this is a safetensors file; use the model's GGUF"
     text = start.lstrip(b"\xef\xbb\xbf \t\r\n")
     if text[:1] == b"<":
         return f"this is a web page (HTML or XML), probably an error or login page saved as the model; {_DOWNLOAD}"
-    if start[8:9] == b"{":
-        return "this is a safetensors file; use the model's GGUF"
     if text[:1] in (b"{", b"["):
         return f"this is JSON text, not a model; {_DOWNLOAD}"
     if _MAGIC.startswith(start):

@@ -20,10 +20,10 @@ MAX_NAME_BYTES: Final = 1024
 MAX_ARRAY_ITEMS: Final = 1 << 22
 MAX_KEYS: Final = 1 << 16
 MAX_TENSORS: Final = 1 << 20
-MAX_ELEMENTS: Final = (1 << 63) - 1
 
 _U32: Final = struct.Struct("<I")
 _U64: Final = struct.Struct("<Q")
+_ENTRIES: Final = tuple(struct.Struct(f"<{rank}QIQ") for rank in range(MAX_DIMENSIONS + 1))
 _MIN_KEY_BYTES: Final = 8 + 1 + 4 + 1
 _MIN_TENSOR_BYTES: Final = 8 + 1 + 4 + 8 + 4 + 8
 
@@ -40,6 +40,7 @@ _FORMATS: Final = {
     ValueType.INT64: "q",
     ValueType.FLOAT64: "d",
 }
+_ITEM_BYTES: Final = {kind: struct.calcsize("<" + code) for kind, code in _FORMATS.items()} | {ValueType.STRING: 8}
 
 
 @dataclass(frozen=True)
@@ -108,21 +109,19 @@ class _Cursor:
 
     def fail(self, sentence: str, *, at: int | None = None) -> ModelFileError:
         offset = self.position if at is None else at
-        return ModelFileError(
-            f"{self.where}: {sentence}, at byte {offset} of {len(self.data)}",
-            hint="the file is damaged or cut short; download it again",
-        )
+        hint = "the file is damaged or cut short; download it again"
+        return ModelFileError(f"{self.where}: {sentence}, at byte {offset} of {len(self.data)}", hint=hint)
 
     def need(self, size_bytes: int, what: str) -> None:
-        if size_bytes > len(self.data) - self.position:
-            left = len(self.data) - self.position
+        left = len(self.data) - self.position
+        if size_bytes > left:
             raise self.fail(f"the {what} needs {size_bytes} bytes and {left} are left")
 
     def need_items(self, count: int, least_bytes: int, most: int, what: str) -> None:
         if count > most:
             raise self.fail(f"the header announces {count} {what}; at most {most} are possible")
-        if count * least_bytes > len(self.data) - self.position:
-            left = len(self.data) - self.position
+        left = len(self.data) - self.position
+        if count * least_bytes > left:
             raise self.fail(f"{count} {what} need at least {count * least_bytes} bytes and {left} are left")
 
     def u32(self, what: str) -> int:
@@ -138,10 +137,13 @@ class _Cursor:
         return value
 
     def text(self, what: str, *, most_bytes: int | None = None) -> str:
+        """A string; with a limit it is a name, which messages repeat and which must be fit to be printed."""
         start = self.position
-        size = self.u64(f"length of the {what}")
-        if size > len(self.data) - self.position:
-            left = len(self.data) - self.position
+        if start + 8 > len(self.data):
+            self.need(8, f"length of the {what}")
+        size = self.u64("length of a string")
+        left = len(self.data) - self.position
+        if size > left:
             raise self.fail(f"the {what} is {size} bytes long and {left} are left", at=start)
         if most_bytes is not None and not 1 <= size <= most_bytes:
             raise self.fail(f"the {what} is {size} bytes long; 1 to {most_bytes} are allowed", at=start)
@@ -150,6 +152,8 @@ class _Cursor:
             value = str(self.data[self.position : end], "utf-8")
         except UnicodeDecodeError as error:
             raise self.fail(f"the {what} is not valid UTF-8", at=self.position + error.start) from error
+        if most_bytes is not None and not value.isprintable():
+            raise self.fail(f"the {what} is {value!r:.80}; only printable characters are allowed", at=start)
         self.position = end
         return value
 
@@ -187,33 +191,29 @@ def _read_keys(cursor: _Cursor, count: int) -> Metadata:
 
 
 def _read_value(cursor: _Cursor, key: str) -> Value:
-    kind = _value_type(cursor, f"value of {key:.80}")
+    kind = _value_type(cursor, "value", key)
     if kind is not ValueType.ARRAY:
         return Value(kind, is_array=False, items=_read_items(cursor, kind, 1, key))
-    kind = _value_type(cursor, f"elements of {key:.80}")
+    kind = _value_type(cursor, "elements", key)
     if kind is ValueType.ARRAY:
         raise cursor.fail(f"the metadata key {key:.80} is an array of arrays, which is not allowed")
     count = cursor.u64(f"length of the array {key:.80}")
-    cursor.need_items(count, _item_bytes(kind), MAX_ARRAY_ITEMS, f"elements of {key:.80}")
+    cursor.need_items(count, _ITEM_BYTES[kind], MAX_ARRAY_ITEMS, f"elements of {key:.80}")
     return Value(kind, is_array=True, items=_read_items(cursor, kind, count, key))
 
 
-def _value_type(cursor: _Cursor, what: str) -> ValueType:
-    number = cursor.u32(f"type of the {what}")
+def _value_type(cursor: _Cursor, what: str, key: str) -> ValueType:
+    number = cursor.u32("type of a value")
     try:
         return ValueType(number)
     except ValueError:
-        raise cursor.fail(f"the {what} has type {number}; 0 to 12 exist", at=cursor.position - 4) from None
-
-
-def _item_bytes(kind: ValueType) -> int:
-    return 8 if kind is ValueType.STRING else struct.calcsize("<" + _FORMATS[kind])
+        raise cursor.fail(f"the {what} of {key:.80} has type {number}; 0 to 12 exist", at=cursor.position - 4) from None
 
 
 def _read_items(cursor: _Cursor, kind: ValueType, count: int, key: str) -> tuple[Scalar, ...]:
     if kind is ValueType.STRING:
         return cursor.texts(count, f"{key:.80}")
-    size = count * _item_bytes(kind)
+    size = count * _ITEM_BYTES[kind]
     cursor.need(size, f"value of {key:.80}")
     items = struct.unpack_from(f"<{count}{_FORMATS[kind]}", cursor.data, cursor.position)
     if kind is ValueType.BOOL:
@@ -227,24 +227,24 @@ def _read_items(cursor: _Cursor, kind: ValueType, count: int, key: str) -> tuple
 def _alignment(metadata: Metadata) -> int:
     value = metadata.int_("general.alignment", DEFAULT_ALIGNMENT)
     if not 1 <= value <= MAX_ALIGNMENT or value & (value - 1):
-        raise ModelFileError(
-            f"{metadata.where}: metadata key general.alignment is {value}; "
-            f"it must be a power of two up to {MAX_ALIGNMENT}"
-        )
+        rule = f"it must be a power of two up to {MAX_ALIGNMENT}"
+        raise ModelFileError(f"{metadata.where}: metadata key general.alignment is {value}; {rule}")
     return value
 
 
 def _read_directory(cursor: _Cursor, count: int) -> tuple[Entry, ...]:
-    entries = []
+    entries: list[Entry] = []
     for _ in range(count):
         name = cursor.text("tensor name", most_bytes=MAX_NAME_BYTES)
-        rank = cursor.u32(f"number of dimensions of {name:.80}")
+        rank = cursor.u32("number of dimensions")
         if not 1 <= rank <= MAX_DIMENSIONS:
             raise cursor.fail(
                 f"the tensor {name:.80} has {rank} dimensions; 1 to {MAX_DIMENSIONS} are allowed",
                 at=cursor.position - 4,
             )
-        dims = tuple(cursor.u64(f"dimension of {name:.80}") for _ in range(rank))
-        number = cursor.u32(f"type of {name:.80}")
-        entries.append(Entry(name, dims, number, cursor.u64(f"offset of {name:.80}")))
+        line = _ENTRIES[rank]
+        cursor.need(line.size, "directory entry")
+        *dims, number, offset = line.unpack_from(cursor.data, cursor.position)
+        cursor.position += line.size
+        entries.append(Entry(name, tuple(dims), number, offset))
     return tuple(entries)

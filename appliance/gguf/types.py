@@ -122,5 +122,5 @@ def type_label(number: int) -> str:
     """What to call a type number in a message: its name where it has or had one."""
     known = BY_NUMBER.get(number)
     if known is not None:
-        return f"{known.name} ({number})"
-    return f"{REMOVED[number]} ({number}, removed from ggml)" if number in REMOVED else f"unknown type {number}"
+        return f"type {known.name} ({number})"
+    return f"type {REMOVED[number]} ({number}, removed from ggml)" if number in REMOVED else f"unknown type {number}"
