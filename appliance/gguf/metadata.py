@@ -211,6 +211,4 @@ class Metadata:
         return numbers
 
     def _wrong(self, key: str, value: Value, allowed: str) -> ModelFileError:
-        return ModelFileError(
-            f"{self._where}: metadata key {key} is {value.describe()}; it must be {allowed}"
-        )
+        return ModelFileError(f"{self._where}: metadata key {key} is {value.describe()}; it must be {allowed}")

@@ -1,5 +1,7 @@
 """Writes small GGUF files, right or deliberately wrong, and a miniature qwen4exp model that can be changed anywhere.
 
+Example::
+
     model = tiny_model()
     data = model.key("qwen4exp.expert_used_count", 9).to_bytes()      # one file, in memory
     path = model.write(tmp_path / "model.gguf")
@@ -168,9 +170,7 @@ class TinyModel:
 
     def rename(self, old: str, new: str) -> TinyModel:
         """With a tensor under another name, in the same place."""
-        renamed = {
-            (new if k == old else k): (replace(t, name=new) if k == old else t) for k, t in self.tensors.items()
-        }
+        renamed = {(new if k == old else k): (replace(t, name=new) if k == old else t) for k, t in self.tensors.items()}
         return replace(self, tensors=renamed)
 
     def without(self, *starts: str) -> TinyModel:

@@ -28,6 +28,8 @@ _LEGACY_MIXER: Final = {
 }
 # Copies of what the trunk has; the draft borrows the trunk's.
 _SHARED: Final = ("token_embd.weight", "output.weight")
+# An embedding and a head of the draft block's own: this model family shares the trunk's, so they are not used.
+_PRIVATE: Final = ("nextn.embed_tokens.weight", "nextn.shared_head_head.weight")
 # A draft works beside a trunk only when both agree on these.
 _SAME_KEYS: Final = (
     "embedding_length",
@@ -186,9 +188,7 @@ def _check_metadata(metadata: Metadata, h: Hyperparameters, problems: Problems) 
         problems.add(f"tokenizer.ggml.tokens has {len(tokens)} entries and {h.vocabulary} in the model")
 
 
-def _rename(
-    tensors: Mapping[str, TensorInfo], aliases: Mapping[str, str], problems: Problems
-) -> dict[str, TensorInfo]:
+def _rename(tensors: Mapping[str, TensorInfo], aliases: Mapping[str, str], problems: Problems) -> dict[str, TensorInfo]:
     named: dict[str, TensorInfo] = {}
     for name, tensor in tensors.items():
         canonical = aliases.get(name, name)
@@ -213,8 +213,19 @@ def _take(named: Mapping[str, TensorInfo], h: Hyperparameters, problems: Problem
             f"(a partial draft block is never used)"
         )
         return DraftBlock()
+    private = [n for n in _PRIVATE if n in named]
+    for name in private:
+        if named[name].shape != (h.vocabulary, h.hidden):
+            problems.add(
+                f"tensor {name} has shape {list(named[name].shape)}; it must be {[h.vocabulary, h.hidden]} (draft heads "
+                f"with a reduced vocabulary are not supported)"
+            )
     prefix = f"blk.{h.trunk_layers}."
     table = Table({prefix + n: t for n, t in named.items()})
     table.take(rules, block=h.trunk_layers)
     table.report(problems)
-    return DraftBlock(tensors=table.taken, unused=tuple(prefix + n for n in named if n not in rules))
+    warning = (
+        f"the draft block's own {' and '.join(private)} not used: it borrows the trunk's, so fewer drafts may hold"
+    )
+    unused = tuple(prefix + n for n in named if n not in rules and n not in private)
+    return DraftBlock(tensors=table.taken, warnings=(warning,) if private else (), unused=unused)

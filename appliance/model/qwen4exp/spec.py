@@ -29,9 +29,7 @@ from appliance.model.qwen4exp.spec_warnings import structural_warning, unused_wa
 __all__ = ["ModelSpec", "NgramSpec", "SamplingDefaults", "read_spec"]
 
 _STOP_KEYS: Final = ("tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id")
-_STOP_TEXTS: Final = frozenset(
-    {"<|im_end|>", "<|endoftext|>", "<|fim_pad|>", "<|repo_name|>", "<|file_sep|>"}
-)
+_STOP_TEXTS: Final = frozenset({"<|im_end|>", "<|endoftext|>", "<|fim_pad|>", "<|repo_name|>", "<|file_sep|>"})
 
 
 @dataclass(frozen=True, kw_only=True)

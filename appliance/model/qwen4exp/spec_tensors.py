@@ -139,8 +139,6 @@ def draft_rules(h: Hyperparameters, *, fused: bool, halves: bool) -> Rules:
         "nextn.hc_head_norm.weight": Rule((h.wide,), exact=False),
         "nextn.hc_head_down.weight": Rule((h.low_rank, h.wide)),
         "nextn.hc_head_up.weight": Rule((h.wide, h.low_rank)),
-        "nextn.embed_tokens.weight": Rule((h.vocabulary, h.hidden), optional=True),
-        "nextn.shared_head_head.weight": Rule((h.vocabulary, h.hidden), optional=True),
     }
 
 

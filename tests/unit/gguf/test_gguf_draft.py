@@ -87,9 +87,13 @@ def test_gguf_12_e_another_writers_names(inside: bool) -> None:
     assert spec.warnings == ()
 
 
-def test_gguf_12_a_private_embedding_inside_the_block_is_kept() -> None:
+def test_gguf_12_a_private_embedding_inside_the_block_is_a_warning() -> None:
     spec = read(WHOLE.shape(f"{BLOCK}nextn.embed_tokens.weight", VOCABULARY, HIDDEN))
-    assert draft_names(spec) == CANONICAL | {"nextn.embed_tokens.weight"}
+    assert draft_names(spec) == CANONICAL
+    assert len(spec.warnings) == 1
+    assert "own nextn.embed_tokens.weight not used: it borrows the trunk's" in spec.warnings[0]
+    small = WHOLE.shape(f"{BLOCK}nextn.shared_head_head.weight", 4, HIDDEN)
+    assert "reduced vocabulary" in refusal(small)
 
 
 def test_gguf_12_without_draft_says_why() -> None:
