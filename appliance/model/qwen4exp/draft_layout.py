@@ -217,8 +217,8 @@ def _take(named: Mapping[str, TensorInfo], h: Hyperparameters, problems: Problem
     for name in private:
         if named[name].shape != (h.vocabulary, h.hidden):
             problems.add(
-                f"tensor {name} has shape {list(named[name].shape)}; it must be {[h.vocabulary, h.hidden]} (draft heads "
-                f"with a reduced vocabulary are not supported)"
+                f"tensor {name} has shape {list(named[name].shape)}; it must be {[h.vocabulary, h.hidden]} "
+                "(draft heads with a reduced vocabulary are not supported)"
             )
     prefix = f"blk.{h.trunk_layers}."
     table = Table({prefix + n: t for n, t in named.items()})
