@@ -1,10 +1,10 @@
 """The model's XML form of a tool call: where one begins, whether it is complete, what it says.
 
-A call is `<tool_call> <function=NAME> (<parameter=KEY> VALUE </parameter>)* </function> </tool_call>` with blanks
+A call is `<tool_call> <function=NAME> (<parameter=KEY> VALUE </parameter>)* </function> </tool_call>`, with blanks
 between. Accepted as well, because models write it: no `<tool_call>` around it (at the start of a line); a missing
-`</parameter>` before the next declared parameter or the end; a missing `</function>` or `</tool_call>`; a missing ">" at
-the end of a line; stray "=", quotes and blanks around a name. Anything else is no call and stays text: a call is handed
-on whole or not at all, so nobody runs half of one. A value cannot hold the markup of a whole call.
+`</parameter>` before the next declared parameter or the end; a missing `</function>` or `</tool_call>`; a missing
+">" at the end of a line; stray "=", quotes and blanks around a name. Anything else is no call and stays text: a call
+is handed on whole or not at all, so nobody runs half of one. A value cannot hold the markup of a whole call.
 """
 
 from __future__ import annotations

@@ -89,7 +89,10 @@ def read_vocabulary(metadata: Metadata) -> Vocabulary:
 
 
 def _sort_tokens(tokens: Sequence[str], types: Sequence[int], *, where: str) -> tuple[dict[str, int], dict[str, int]]:
-    """Ordinary and special tokens by text. Equal texts matter within a table only; unused ids may repeat anything."""
+    """Ordinary and special tokens by text. Equal texts matter within a table only; unused ids may repeat anything.
+
+    A special token of one character is refused: guard.py could not break it up in client text.
+    """
     alphabet = frozenset(byte_alphabet())
     ordinary: dict[str, int] = {}
     special: dict[str, int] = {}
@@ -103,9 +106,12 @@ def _sort_tokens(tokens: Sequence[str], types: Sequence[int], *, where: str) -> 
             table = ordinary
         else:
             continue
-        if not token or table.setdefault(token, token_id) != token_id:
-            found = f"equals token {table[token]}" if token else "is empty"
-            raise ModelFileError(f"{where}: tokenizer.ggml.tokens[{token_id}] {token!r:.40} {found}; texts must differ")
+        single = kind in _SPECIAL and len(token) == 1
+        if not token or single or table.setdefault(token, token_id) != token_id:
+            found = "is a single character" if single else f"equals token {table[token]}" if token else "is empty"
+            raise ModelFileError(
+                f"{where}: tokenizer.ggml.tokens[{token_id}] {token!r:.40} {found}; every text must be its own"
+            )
     return ordinary, special
 
 
