@@ -60,6 +60,8 @@ class Loading:
         backend.give_text(TextStack(tokenizer, ChatTemplate.from_metadata(examined.model.metadata, tokenizer)))
         backend.advance("loading the runtime", WEIGHTS_PERCENT)
         engine_type = importlib.import_module("appliance.engine.engine").Engine
+        # torch counts cores and knows nothing of a container's share of their time.
+        importlib.import_module("torch").set_num_threads(examined.machine.cores.usable)
         module, _, name = examined.architecture.model.partition(":")
         load_model = getattr(importlib.import_module(module), name)
         before = private_bytes()

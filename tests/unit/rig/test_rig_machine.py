@@ -15,7 +15,11 @@ from tests.builders.machines import fake_root
 
 HOST = {"proc/meminfo": f"MemTotal: {128 * MIB} kB\nMemAvailable: {100 * MIB} kB\n"}  # 128 GiB and 100 GiB
 V2 = "29 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n"
-V1 = "35 31 0:32 {root} /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n36 31 0:33 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu,cpuacct\n"
+V1 = (
+    "35 31 0:32 {root} /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"
+    "36 31 0:33 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu,cpuacct\n"
+)
+IN_V2 = {"proc/self/cgroup": "0::/\n", "proc/self/mountinfo": V2}
 NO_LIMIT_V1 = "9223372036854771712"
 
 
@@ -44,7 +48,7 @@ def group_v2(maximum: str, *, current: int = 0, cache: int = 0, at: str = "") ->
             id="MEM-01 v2 limit minus use, dropped cache not counted",
         ),
         pytest.param(
-            {"proc/self/cgroup": "0::/\n", "proc/self/mountinfo": V2, **group_v2("max")},
+            {**IN_V2, **group_v2("max")},
             None,
             100 * GIB,
             "",
@@ -113,7 +117,7 @@ def group_v2(maximum: str, *, current: int = 0, cache: int = 0, at: str = "") ->
             id="MEM-01 swap is not memory",
         ),
         pytest.param(
-            {"proc/self/cgroup": "0::/\n", "proc/self/mountinfo": V2, **group_v2(str(4 * GIB), current=5 * GIB)},
+            {**IN_V2, **group_v2(str(4 * GIB), current=5 * GIB)},
             4 * GIB,
             0,
             "/sys/fs/cgroup/memory.max",
