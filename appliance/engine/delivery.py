@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 class Delivery:
     """Implements EngineHandle.
 
-    `submit` and `status` belong to the event loop; `publish` to the engine's thread; `open`, `close` and `fail` to any.
+    `submit` and `status` belong to the event loop; `publish` to the engine's thread; the others to any.
     """
 
     def __init__(
@@ -111,6 +111,10 @@ class Delivery:
         """Takes no more requests."""
         self._closed_because = because
 
+    def end_in(self, deadline_s: float) -> None:
+        """Any stream that is still open after `deadline_s` ends then, even when the current window takes longer."""
+        self._call(self._end_later, deadline_s)
+
     def publish(self, events: Sequence[SessionEvent], status: EngineStatus) -> None:
         """Hands a window's events to their streams, in one call to the event loop."""
         self._status = status
@@ -126,7 +130,7 @@ class Delivery:
             if self._fault is not None:
                 return
             self._fault = sentence
-        _log.error("engine_fault sentence=%r", sentence)
+        _log.error("event=engine_fault sentence=%r", sentence)
         self._call(self._end_all)
 
     def _call(self, function: Callable[..., None], *arguments: object) -> None:
@@ -135,7 +139,7 @@ class Delivery:
             self._loop.call_soon_threadsafe(function, *arguments)
         except RuntimeError:
             # The event loop is closed: nobody is left to hear it.
-            _log.warning("event_loop_closed undelivered=%s", function.__name__)
+            _log.warning("event=event_loop_closed undelivered=%s", function.__name__)
 
     def _deliver(self, events: Sequence[SessionEvent]) -> None:
         for session, event in events:
@@ -145,6 +149,16 @@ class Delivery:
             stream.push(event)
             if isinstance(event, Finished):
                 del self._streams[session]
+
+    def _end_later(self, deadline_s: float) -> None:
+        asyncio.get_running_loop().call_later(deadline_s, self._end_left)
+
+    def _end_left(self) -> None:
+        for session, stream in self._streams.items():
+            stream.push(
+                Finished(request_id=session.request.id, reason=FinishReason.CANCELLED, usage=session.usage())
+            )
+        self._streams.clear()
 
     def _end_all(self) -> None:
         for session, stream in self._streams.items():
@@ -165,7 +179,7 @@ class Delivery:
 def _log_end(session: Session, event: Finished) -> None:
     usage = event.usage
     _log.info(
-        "request_ended id=%s reason=%s code=%s prompt_tokens=%d completion_tokens=%d drafts_offered=%d "
+        "event=request_ended id=%s reason=%s code=%s prompt_tokens=%d completion_tokens=%d drafts_offered=%d "
         "drafts_accepted=%d",
         session.request.id,
         event.reason,

@@ -22,6 +22,9 @@ from appliance.scheduler.scheduler import Scheduler
 # A thread that does not end in this time is stuck in the device; it is a daemon, so the process can still exit.
 _STOP_TIMEOUT_S = 10.0
 
+# A drain's deadline passes inside a window; clients wait this much longer for its tokens and no more.
+_LATE_S = 0.25
+
 
 class Engine:
     """One loaded model serving up to `config.slots` conversations together."""
@@ -84,6 +87,7 @@ class Engine:
         """
         self._delivery.close("the server is shutting down and takes no more requests")
         self._loop.drain(deadline_s)
+        self._delivery.end_in(deadline_s + _LATE_S)
 
     def stop(self) -> None:
         """Ends every stream (CANCELLED) and the thread; from any other thread, safe to repeat and after a fault.
