@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-import math
-
 from appliance.engine.config import EngineConfig
 from appliance.errors import ContextLengthError, RequestError
 from appliance.scheduler.request import GenerationRequest, SamplingParams
+
+# Changes of a logit beyond this would not stay finite in float32.
+_LARGEST = 1e6
+_RANGES = (
+    ("temperature", 0.0, 1e9),
+    ("top_k", 0, 1e9),
+    ("top_p", 0.0, 1.0),
+    ("min_p", 0.0, 1.0),
+    ("presence_penalty", -_LARGEST, _LARGEST),
+    ("frequency_penalty", -_LARGEST, _LARGEST),
+    ("repetition_penalty", 1e-3, 1e3),
+)
 
 
 def check_request(request: GenerationRequest, config: EngineConfig, *, vocabulary: int) -> int:
@@ -54,24 +64,15 @@ def _check_prompt(request: GenerationRequest, *, vocabulary: int) -> None:
 
 
 def _check_sampling(sampling: SamplingParams, *, vocabulary: int) -> None:
-    for name, low, high in (
-        ("temperature", 0.0, math.inf),
-        ("top_k", 0, math.inf),
-        ("top_p", 0.0, 1.0),
-        ("min_p", 0.0, 1.0),
-        ("presence_penalty", -math.inf, math.inf),
-        ("frequency_penalty", -math.inf, math.inf),
-        ("repetition_penalty", 0.0, math.inf),
-    ):
+    for name, low, high in _RANGES:
         value = getattr(sampling, name)
-        if not (math.isfinite(value) and low <= value <= high):
-            raise RequestError(f"{name} is {value}; it must be a number from {low} to {high}", param=name)
-    if not sampling.repetition_penalty > 0:
-        raise RequestError("repetition_penalty is 0; it must be above 0 (1 is off)", param="repetition_penalty")
+        # Written so that NaN is refused too.
+        if not low <= value <= high:
+            raise RequestError(f"{name} is {value}; it must be a number from {low:g} to {high:g}", param=name)
     for token_id, bias in sampling.logit_bias:
-        if not 0 <= token_id < vocabulary or not math.isfinite(bias):
+        if not (0 <= token_id < vocabulary and -_LARGEST <= bias <= _LARGEST):
             raise RequestError(
                 f"logit_bias has {bias} for token id {token_id}; ids go from 0 to {vocabulary - 1}, "
-                "a bias is a finite number",
+                f"a bias from {-_LARGEST:g} to {_LARGEST:g}",
                 param="logit_bias",
             )

@@ -155,9 +155,7 @@ class Delivery:
 
     def _end_left(self) -> None:
         for session, stream in self._streams.items():
-            stream.push(
-                Finished(request_id=session.request.id, reason=FinishReason.CANCELLED, usage=session.usage())
-            )
+            stream.push(Finished(request_id=session.request.id, reason=FinishReason.CANCELLED, usage=session.usage()))
         self._streams.clear()
 
     def _end_all(self) -> None:

@@ -60,7 +60,7 @@ class EngineLoop:
                     self._once()
                 self._publish(self._scheduler.end_waiting() + self._scheduler.end_running())
         except BaseException as error:
-            _log.exception("engine_thread_failed")
+            _log.exception("event=engine_thread_failed")
             self._delivery.fail(f"the engine failed and must be restarted: {type(error).__name__}: {error}")
         finally:
             self._watchdog.stop()

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Callable
 
 import pytest
 
-from appliance.engine.handle import FinishReason, RequestStream
+from appliance.engine.handle import FinishReason, RequestStream, SamplingParams
 from appliance.errors import ContextLengthError, NotReadyError, QueueFullError, RequestError
 from tests.builders.fake_model import FakeModel
-from tests.engine.harness import SMALL, Answer, Gate, Running, collect, play, running, until
+from tests.engine.harness import GREEDY, SMALL, Answer, Gate, Running, collect, play, running, until
 
 PROMPTS = [tuple((7 * number + place) % 61 for place in range(3 + 5 * number)) for number in range(8)]
 
@@ -298,6 +299,71 @@ def test_a_bad_request_fails_alone(
                 run.ask(prompt, max_tokens, **fields)
             assert (await collect(before)).ids == model.greedy(PROMPTS[0], 10)
             assert (await collect(after)).ids == model.greedy(PROMPTS[1], 10)
+
+    play(scenario)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("temperature", -1.0),
+        ("temperature", float("nan")),
+        ("temperature", float("inf")),
+        ("top_k", -1),
+        ("top_k", 2**40),
+        ("top_p", 1.1),
+        ("top_p", -1.0),
+        ("min_p", 1.1),
+        ("presence_penalty", float("nan")),
+        ("frequency_penalty", 1e30),
+        ("repetition_penalty", 0.0),
+        ("logit_bias", ((61, 1.0),)),
+        ("logit_bias", ((1, float("inf")),)),
+    ],
+)
+def test_a_number_out_of_range_is_refused_before_it_is_queued(name: str, value: float) -> None:
+    """SAMP-06: whatever the server let through, the engine's thread never meets it."""
+
+    async def scenario() -> None:
+        async with running(FakeModel()) as run:
+            with pytest.raises(RequestError, match=name) as refused:
+                run.ask((1,), 5, sampling=SamplingParams(**{name: value}))  # type: ignore[arg-type]
+            assert refused.value.param == name
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_random_crowd(seed: int) -> None:
+    """MEM-10, SPEC-04: 150 conversations come, end, are cut, wait for pages; nothing is mixed up or left over."""
+    chance = random.Random(seed)
+    model = FakeModel(draft_right=mixed)
+
+    async def one(run: Running) -> None:
+        prompt = tuple(chance.randrange(61) for _ in range(chance.choice((1, 2, 5, 15, 16, 17, 60))))
+        wanted = chance.choice((1, 2, 7, 30))
+        cut = chance.choice((None, None, 0, 1, 5))
+        stream = run.ask(prompt, wanted, sampling=GREEDY)
+        if cut == 0:
+            stream.cancel()
+        answer = await collect(
+            stream, after=lambda found: stream.cancel() if cut is not None and len(found.ids) >= cut else None
+        )
+        assert answer.ids == model.greedy(prompt, len(answer.ids))
+        assert answer.finished.reason is FinishReason.LENGTH or cut is not None
+        assert len(answer.ids) == wanted or cut is not None
+
+    async def user(run: Running) -> None:
+        for _ in range(15):
+            await one(run)
+
+    async def scenario() -> None:
+        async with running(model, pages=64, draft_max=chance.choice((0, 1, 4))) as run:
+            await asyncio.gather(*(user(run) for _ in range(10)))
+            status = run.status()
+            assert status.cache.pages_used == 0
+            assert sum(status.requests_finished.values()) == 150
+            assert {slot.state for slot in status.slots} == {"free"}
 
     play(scenario)
 
