@@ -13,7 +13,8 @@ from appliance.rig.size import format_size
 def _is_size(table: type[Table], key: str) -> bool:
     field = table.model_json_schema()["properties"][key]
     branches = field.get("anyOf", [field])
-    kinds = {branch.get("type") for branch in branches}
+    items = [branch["items"] for branch in branches if "items" in branch]
+    kinds = {leaf.get("type") for branch in (*branches, *items) for leaf in branch.get("anyOf", [branch])}
     return "string" in kinds and "integer" not in kinds
 
 
