@@ -84,11 +84,13 @@ def container(command: list[str] | None = None, **options: Any) -> Iterator[Cont
         made.remove(force=True, v=True)
 
 
-def finish(command: list[str] | None = None, *, timeout_s: float = 90, **options: Any) -> tuple[int, str]:
-    """Runs the image to its end; returns exit code and everything it printed."""
+def finish(
+    command: list[str] | None = None, *, timeout_s: float = 90, stderr: bool = True, **options: Any
+) -> tuple[int, str]:
+    """Runs the image to its end; returns exit code and what it printed, on both streams or on standard output only."""
     with container(command, **options) as running:
         code = running.wait(timeout=timeout_s)["StatusCode"]
-        return code, running.logs().decode()
+        return code, running.logs(stderr=stderr).decode()
 
 
 def port_of(running: Container) -> int:
