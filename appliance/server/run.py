@@ -54,6 +54,7 @@ class Run:
         self._timers: list[asyncio.TimerHandle] = []
         self._events: asyncio.Queue[tuple[int, Event | Exception]] = asyncio.Queue()
         self._windows = -1
+        self._broken: EngineFault | None = None
         self._moved = time.monotonic()
 
     def submit(self) -> None:
@@ -68,6 +69,8 @@ class Run:
         Raises:
             EngineFault: the engine fell silent, or a stream ended without its end.
         """
+        if self._broken is not None:
+            raise self._broken
         if self._events.empty():
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(timeout_s):
@@ -106,7 +109,8 @@ class Run:
         for index, item in items:
             if isinstance(item, Exception):
                 log.error("event=stream_broken id=%s error=%s", self._requests[index].id, type(item).__name__)
-                raise EngineFault("the engine's answer broke off")
+                self._broken = EngineFault("the engine's answer broke off")
+                break
             batch.append((index, item))
         return batch
 

@@ -143,6 +143,8 @@ class Service:
             h11_max_incomplete_event_size=64 * 1024,
         )
         self._server = _Server(config)
+        logging.getLogger("uvicorn").setLevel(logging.WARNING)  # its chat about starting is not a line per event
+        logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
 
     def stop(self, code: ExitCode = ExitCode.OK) -> None:
         """Asks for the end, from any thread; the first code stands. After a fault streams end by themselves."""

@@ -1,0 +1,98 @@
+"""Status, metrics, readiness, and that they stay quick (API-13)."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import time
+
+import httpx
+
+from appliance.server.backend import Readiness
+from tests.builders.fake_engine import FakeEngine, endless, hold
+from tests.builders.live_server import FakeBackend, ids, live
+from tests.server.asking import USER, Chat
+
+KEYS = {"ready", "model", "rig", "slots", "queue", "cache", "timings", "drafts", "requests_finished", "nonfinite_rows",
+        "sampling", "versions", "last_fault"}  # fmt: skip
+METRICS = """vllm:num_requests_running vllm:num_requests_waiting vllm:kv_cache_usage_perc vllm:prompt_tokens_total
+vllm:generation_tokens_total vllm:request_success_total vllm:time_to_first_token_seconds_bucket
+vllm:e2e_request_latency_seconds_bucket vllm:spec_decode_num_drafts_total vllm:spec_decode_num_draft_tokens_total
+vllm:spec_decode_num_accepted_tokens_total vllm:spec_decode_num_accepted_tokens_per_pos_total strata:ready
+strata:nonfinite_rows_total""".split()
+
+
+def test_status_is_one_object():
+    chat = Chat(slots=2)
+    with chat.client() as client:
+        client.post("/v1/chat/completions", json={"messages": [USER]})
+        status = client.get("/v1/status").json()
+    assert set(status) == KEYS
+    assert status["model"]["id"] == "strata-tiny"
+    assert status["rig"] == {"path": "rig.toml", "settings": {"serving.draft_max": 4}}
+    assert status["drafts"] == {"offered": [10, 6, 3, 1], "accepted": [8, 4, 1, 0]}
+    assert [slot["drafts"]["offered"] for slot in status["slots"]] == [[2, 1], [2, 1]]
+    assert status["queue"] == {"waiting": 0, "limit": 8, "oldest_wait_s": 0.0}
+    assert {"python", "litestar"} <= set(status["versions"])
+    assert status["requests_finished"] == {"stop": 1}
+
+
+def test_metrics_have_vllms_names():
+    chat = Chat()
+    with chat.client() as client:
+        client.post("/v1/chat/completions", json={"messages": [USER]})
+        answer = client.get("/metrics")
+    assert answer.headers["content-type"].startswith("text/plain")
+    names = {line.partition("{")[0].partition(" ")[0] for line in answer.text.splitlines() if not line.startswith("#")}
+    assert set(METRICS) <= names
+    assert 'vllm:time_to_first_token_seconds_count{model_name="strata-tiny"} 1.0' in answer.text
+    assert 'vllm:spec_decode_num_accepted_tokens_per_pos_total{model_name="strata-tiny",position="1"} 4.0' in answer.text
+    assert 'finished_reason="stop"' in answer.text
+
+
+def test_metrics_before_there_is_an_engine():
+    backend = FakeBackend(FakeEngine(hold()), loaded=False)
+    backend.state = Readiness(stage="loading", percent=3, ready=False, device="cpu")
+    with Chat(engine=backend.fake, backend=backend).client() as client:
+        assert "strata:ready 0.0" in client.get("/metrics").text
+
+
+def test_two_applications_do_not_share_metrics():
+    first, second = Chat(), Chat()
+    first.ask()
+    with second.client() as client:
+        assert "vllm:time_to_first_token_seconds_count" not in client.get("/metrics").text
+
+
+def test_api_13_status_stays_quick_while_a_long_prompt_is_tokenised_and_others_decode():
+    """API-13: 1.5 MB of text; every 20 ms a look at each page."""
+    text = "The quick brown fox jumps over the lazy dog. " * 33_400
+    with live(FakeEngine(endless(ids(" a")[0]), max_tokens=500_000), body_limit_bytes=4_000_000) as server:
+
+        async def main():
+            taken = []
+            async with httpx.AsyncClient(base_url=server.url, timeout=30) as client:
+                body = {"messages": [{"role": "user", "content": text}], "stream": True, "max_tokens": 400}
+                long = asyncio.create_task(client.post("/v1/chat/completions", json=body))
+                short = asyncio.create_task(
+                    client.post("/v1/chat/completions", json={"messages": [USER], "stream": True, "max_tokens": 400})
+                )
+                while not long.done():
+                    for path in ("/health", "/v1/status", "/v1/models"):
+                        started = time.monotonic()
+                        assert (await client.get(path)).status_code == 200
+                        taken.append(time.monotonic() - started)
+                    await asyncio.wait((long,), timeout=0.02)
+                return taken, await long, await short
+
+        taken, long, short = asyncio.run(main())
+    assert "[DONE]" in long.text
+    assert "[DONE]" in short.text
+    taken.sort()
+    assert taken[int(len(taken) * 0.99)] < 0.25, taken[-5:]
+
+
+def test_the_server_never_loads_torch():
+    code = "import sys, appliance.server.app, appliance.server.serve, appliance.server.auth; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
