@@ -26,7 +26,8 @@ _END_WRAPPER: Final = "</tool_call>"
 _END_FUNCTION: Final = "</function>"
 _PARAMETER: Final = "<parameter"
 _END_PARAMETER: Final = "</parameter>"
-_AFTER_VALUE: Final = (_PARAMETER, _END_FUNCTION, _END_WRAPPER)
+# What can stand behind a value, and so what decides about a call that is long already.
+SIGNS: Final = (_PARAMETER, _END_PARAMETER, _END_FUNCTION, _END_WRAPPER)
 _NAME_END: Final = re.compile(r"[>\n<]")
 _NEXT_PARAMETER: Final = re.compile(r"\n<parameter=([^<>\n]{1,256})>")
 _STRAY: Final = " \t\r=\"'"
@@ -134,10 +135,10 @@ class _Reader:
         while (at := self._text.find(_END_PARAMETER, at)) >= 0:
             behind = at + len(_END_PARAMETER)
             rest = self._text[behind : behind + 4096].lstrip()
-            if rest.startswith(_AFTER_VALUE):
+            if rest.startswith(SIGNS):
                 found.append((at, behind))
                 break
-            if not self._final and any(word.startswith(rest) for word in _AFTER_VALUE):
+            if not self._final and any(word.startswith(rest) for word in SIGNS):
                 raise _Stop(NotYet.MORE)
             at = behind
         limit = found[0][0] if found else len(self._text)

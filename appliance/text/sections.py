@@ -8,7 +8,7 @@ from enum import Enum
 from itertools import chain
 from typing import Final
 
-from appliance.text.calls import OPENERS, NotYet, ParsedCall, find_opener, parse_call
+from appliance.text.calls import OPENERS, SIGNS, NotYet, ParsedCall, find_opener, parse_call
 from appliance.text.chat import Tool
 from appliance.text.runs import Run, held_suffix
 
@@ -16,8 +16,11 @@ _OPEN: Final = "<think>"
 _CLOSE: Final = "</think>"
 _QUOTES: Final = "`\"'"
 _NOTHING: Final = Run()
-# Below this, held text is looked at again with every token; above, only when a tag may have ended.
+# Below this, held text is looked at again with every token; above, only near a tag, or a long argument would cost
+# its length with each of its tokens.
 _EAGER_CHARS: Final = 4096
+_RECENT_CHARS: Final = 64
+_SIGNS: Final = (*SIGNS, _CLOSE)
 
 
 class PieceKind(Enum):
@@ -57,6 +60,7 @@ class Sections:
         self._state = _State.CONTENT if plain else _State.THINKING if thinking_open else _State.START
         self._buffer = Run()
         self._late: list[Run] = []
+        self._recent = ""
         self._line = ""
         self._fenced = False
         self._fresh = True
@@ -66,7 +70,8 @@ class Sections:
     def feed(self, run: Run) -> Iterator[Piece]:
         """Pieces that are certain."""
         self._late.append(run)
-        if len(self._buffer.text) < _EAGER_CHARS or ">" in run.text:
+        self._recent = self._recent[-_RECENT_CHARS:] + run.text
+        if len(self._buffer.text) < _EAGER_CHARS or any(sign in self._recent for sign in _SIGNS):
             self._join()
             yield from self._cut(final=False)
 

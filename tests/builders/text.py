@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 
 from appliance.gguf.metadata import Metadata, Value, ValueType
@@ -113,7 +114,7 @@ def parse(
     )
     edges = [0, *cuts, len(ids)]
     deltas: list[Delta] = []
-    for start, end in zip(edges, edges[1:], strict=False):
+    for start, end in pairwise(edges):
         deltas += parser.feed(ids[start:end])
     deltas += parser.finish()
     return join(deltas), parser, tuple(deltas)
