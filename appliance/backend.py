@@ -12,8 +12,9 @@ from appliance.examine import Examined
 from appliance.log import say, warn
 from appliance.model.qwen4exp.spec import SamplingDefaults
 from appliance.rig.describe import value_text
+from appliance.rig.fields import Table
 from appliance.rig.schema import BUILTIN, TABLES, SamplingTable
-from appliance.server.backend import ModelCard, Readiness, RigSummary, TextStack
+from appliance.server.backend import ModelCard, Readiness, RigSummary, Setting, TextStack
 
 # Models carry no date; a constant keeps /v1/models the same over restarts.
 CREATED = 1_767_225_600
@@ -143,12 +144,12 @@ def _sampling(rig: SamplingTable, model: SamplingDefaults) -> SamplingParams:
 
 def _summary(examined: Examined) -> RigSummary:
     loaded, placement = examined.loaded, examined.placement
-    settings: dict[str, str | int | float | bool | None] = {}
+    settings: dict[str, Setting] = {}
     for table_name, table in TABLES.items():
         for key in table.model_fields:
             dotted = f"{table_name}.{key}"
             if table_name != "machine" and dotted not in HIDDEN and loaded.origin(dotted).kind != "default":
-                settings[dotted] = value_text(table, key, getattr(getattr(loaded.rig, table_name), key)).strip('"')
+                settings[dotted] = _setting(table, key, getattr(getattr(loaded.rig, table_name), key))
     settings |= {
         "plan.device": placement.device,
         "plan.parallel": placement.parallel,
@@ -159,3 +160,9 @@ def _summary(examined: Examined) -> RigSummary:
     if examined.device.note:
         settings["plan.note"] = examined.device.note
     return RigSummary(path=str(loaded.path) if loaded.path else None, settings=settings)
+
+
+def _setting(table: type[Table], key: str, value: object) -> Setting:
+    """Numbers and switches as they are; sizes, lists and texts as text."""
+    text = value_text(table, key, value)
+    return value if isinstance(value, (bool, int, float)) and not text.startswith('"') else text.strip('"')
