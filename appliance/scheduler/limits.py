@@ -12,7 +12,7 @@ class Limits:
     Attributes:
         slots: conversations decoded together.
         prompt_chunk: rows of prompt reading in one window, all readers together.
-        scored_chunk: the same for one prompt whose own log-probabilities are wanted (each row yields logits).
+        scored_chunk: the same for prompts whose own log-probabilities are wanted (each row yields logits).
         draft_max: longest draft.
         draft_min_p: the drafter's probability below which a draft ends.
         batch_mtp: drafts in every window; False: only while one conversation decodes.

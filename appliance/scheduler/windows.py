@@ -39,7 +39,9 @@ def build_turn(decoding: Sequence[Session], reading: Sequence[Session], *, limit
     A prompt never takes more than `limits.prompt_chunk` rows of a window, so the decoders wait for one chunk at most.
     """
     spans = [_decode_span(session) for session in decoding]
-    wants = [_wanted_rows(session, limits) for session in reading]
+    scorers = sum(session.request.prompt_logprobs is not None for session in reading)
+    scored_rows = max(1, limits.scored_chunk // max(1, scorers))
+    wants = [_wanted_rows(session, scored_rows=scored_rows) for session in reading]
     readers: list[Session] = []
     for session, rows in zip(reading, fair_shares(wants, limits.prompt_chunk), strict=True):
         if rows:
@@ -66,6 +68,6 @@ def _read_span(session: Session, rows: int) -> Span:
     return Span(slot=session.slot, start=session.read, tokens=tokens, logits_from=logits_from)
 
 
-def _wanted_rows(session: Session, limits: Limits) -> int:
+def _wanted_rows(session: Session, *, scored_rows: int) -> int:
     left = session.prompt_tokens - session.read
-    return left if session.request.prompt_logprobs is None else min(left, limits.scored_chunk)
+    return left if session.request.prompt_logprobs is None else min(left, scored_rows)

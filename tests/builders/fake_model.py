@@ -13,6 +13,21 @@ from appliance.model.window import Commit, Draft, Span, Window
 _TABLE_ROWS = 1009
 
 
+def never(slot: int, depth: int, position: int) -> bool:
+    """No draft is right."""
+    return False
+
+
+def always(slot: int, depth: int, position: int) -> bool:
+    """Every draft is right."""
+    return True
+
+
+def mixed(slot: int, depth: int, position: int) -> bool:
+    """Some drafts are right, differently at each position."""
+    return position * 7 % 5 not in {0, 3}
+
+
 @dataclass
 class _Slot:
     tokens: list[int] = field(default_factory=list)

@@ -29,6 +29,7 @@ from tests.builders.fake_model import FakeModel
 
 LIMIT_S = 60.0
 GREEDY = SamplingParams(temperature=0.0)
+PROMPTS = [tuple((7 * number + place) % 61 for place in range(3 + 5 * number)) for number in range(8)]
 SMALL = EngineConfig(slots=4, page_tokens=4, pages=256, max_tokens=256, prompt_chunk=16, draft_max=3, watchdog_s=60.0)
 
 _numbers = itertools.count()

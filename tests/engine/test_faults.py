@@ -15,7 +15,7 @@ from appliance.engine.watchdog import patience_s
 from appliance.errors import EngineFault, ModelFileError, RigError
 from appliance.model.interface import Chooser
 from appliance.model.window import Commit, Draft, Window
-from tests.builders.fake_model import FakeModel
+from tests.builders.fake_model import FakeModel, always
 from tests.engine.harness import SMALL, Gate, collect, play, running
 
 A, B, C = (1, 2, 3), (4, 5, 6, 7), (8, 9)
@@ -26,7 +26,7 @@ class Breaking(FakeModel):
 
     def __init__(self, *, call: str, window: int) -> None:
         """Counts the windows of the self-test too."""
-        super().__init__(draft_right=lambda slot, depth, position: True)
+        super().__init__(draft_right=always)
         self._call = call
         self._left = window + 2
 
@@ -104,7 +104,7 @@ def test_patience_scales_with_the_rows_of_a_window(rows: int, bound_s: float) ->
 @pytest.mark.parametrize("drafts", [False, True], ids=["no drafts", "drafts"])
 def test_a_row_of_nan_ends_its_request_alone(place: int, drafts: bool) -> None:
     """TOOL-10: the others go on, the slot is usable again, the counter says it."""
-    model = FakeModel(draft_right=(lambda slot, depth, position: True) if drafts else None)
+    model = FakeModel(draft_right=always if drafts else None)
     model.nan_after = lambda prefix: prefix[:3] == A and len(prefix) == place
 
     async def scenario() -> None:
@@ -140,7 +140,7 @@ def test_nan_in_a_scored_prompt_ends_its_request_alone() -> None:
 
 def test_one_token_for_ever_is_stopped() -> None:
     """TOOL-10: after the configured run, unless the request asked to ignore the end of turn."""
-    model = FakeModel(draft_right=lambda slot, depth, position: True)
+    model = FakeModel(draft_right=always)
     model.script = lambda prefix: 7
 
     async def scenario() -> None:
@@ -210,7 +210,7 @@ def test_settings_that_cannot_work_are_refused(changes: dict[str, int], said: st
 
 
 def test_the_event_loop_is_called_once_a_window() -> None:
-    model = FakeModel(draft_right=lambda slot, depth, position: True)
+    model = FakeModel(draft_right=always)
     calls: list[str] = []
 
     async def scenario() -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from appliance.engine.handle import FinishReason, SamplingParams
-from tests.builders.fake_model import FakeModel
+from tests.builders.fake_model import FakeModel, always
 from tests.engine.harness import GREEDY, Answer, collect, play, running
 
 PROMPT = (3, 1, 4, 1, 5)
@@ -33,7 +33,7 @@ CASES = [
 
 def repetitive(drafts: bool) -> FakeModel:
     """A model that likes three tokens, so that penalties bite, with every draft right."""
-    model = FakeModel(draft_right=(lambda slot, depth, position: True) if drafts else None)
+    model = FakeModel(draft_right=always if drafts else None)
     model._table[:, 5:8] += 6.0
     return model
 

@@ -230,3 +230,11 @@ def test_a_window_has_every_decoder_with_its_drafts_and_one_chunk_of_reading_spe
     assert shapes == [(0, 4, 3, 2, 3), (1, 4, 3, 2, 3), (2, 0, 5, 0, 0), (3, 0, 3, 0, 1)]
     assert turn.decoding == 2
     assert build_turn([], [], limits=LIMITS) is None
+
+
+def test_prompts_to_score_share_the_rows_that_yield_logits() -> None:
+    scored = GenerationRequest(id="s", prompt_ids=(1,) * 50, max_tokens=0, prompt_logprobs=1)
+    readers = [Session(request=scored, answer_tokens=0, acceptance=Acceptance(4), slot=slot) for slot in range(2)]
+    turn = build_turn([], readers, limits=LIMITS)
+    assert turn is not None
+    assert [(len(span.tokens), span.logit_rows) for span in turn.window.spans] == [(2, 2), (2, 2)]
