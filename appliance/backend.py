@@ -34,7 +34,8 @@ class ApplianceBackend:
         self._examined = examined
         self._on_fault = on_fault
         self._lock = threading.Lock()
-        device = examined.placement.device + (f": {examined.device.note}" if examined.device.note else "")
+        # Readiness is open to everybody: it says what computes; why is for the log and the status page.
+        device = examined.placement.device + (": the built-in model runs on the CPU" if examined.device.note else "")
         self._readiness = Readiness(stage="opening the model", percent=0, ready=False, device=device)
         self._handle: EngineHandle | None = None
         self._text: TextStack | None = None

@@ -107,12 +107,18 @@ def load_text(
     add_environment(environment or {}, values)
     add_flags(flags, values)
     rig = _validate(values, name) if readable else None
-    refuse(values.problems)
+    refuse(sorted(values.problems, key=_reading_order))
     if rig is None:
         raise AssertionError("a rig without problems did not validate")
     loaded = LoadedRig(rig=rig, path=path, origins=_leaves(values), migrated_from=migrated_from)
     refuse(security_problems(rig, loaded.where))
     return loaded
+
+
+def _reading_order(problem: Problem) -> tuple[bool, int]:
+    """The file's from top to bottom, then the rest as it was found."""
+    line = problem.where.rpartition(":")[2]
+    return (not line.isdigit(), int(line) if line.isdigit() else 0)
 
 
 def _migrate(values: Values, name: str) -> int | None:

@@ -84,7 +84,13 @@ def test_refused_with_its_place(text: str, says: list[str]) -> None:
 def test_all_problems_at_once_and_in_one_line_each() -> None:
     text = "[server]\nport = 0\n[cards]\nvram_reserve = 7\n[nonsense]\n"
     lines = refusal(text, environment={"STRATA_PORT": "1"}, flags=[("--set a.b", "a.b", "1")]).splitlines()
-    assert len(lines) == 5
+    assert [line.partition(": ")[0] for line in lines] == [
+        "rig.toml:2",
+        "rig.toml:4",
+        "rig.toml:5",
+        "environment STRATA_PORT",
+        "--set a.b",
+    ]
 
 
 def test_the_value_of_an_unknown_key_is_not_repeated() -> None:
