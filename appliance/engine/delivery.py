@@ -113,7 +113,8 @@ class Delivery:
 
     def end_in(self, deadline_s: float) -> None:
         """Any stream that is still open after `deadline_s` ends then, even when the current window takes longer."""
-        self._call(self._end_later, deadline_s)
+        if self._loop is not None:
+            self._call(self._end_later, deadline_s)
 
     def publish(self, events: Sequence[SessionEvent], status: EngineStatus) -> None:
         """Hands a window's events to their streams, in one call to the event loop."""

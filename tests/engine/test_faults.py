@@ -9,10 +9,11 @@ import pytest
 import torch
 
 from appliance.engine.config import EngineConfig
-from appliance.engine.handle import FinishReason
+from appliance.engine.engine import Engine
+from appliance.engine.handle import FinishReason, GenerationRequest
 from appliance.engine.selftest import check_model
 from appliance.engine.watchdog import patience_s
-from appliance.errors import EngineFault, ModelFileError, RigError
+from appliance.errors import EngineFault, ModelFileError, NotReadyError, RigError
 from appliance.model.interface import Chooser
 from appliance.model.window import Commit, Draft, Window
 from tests.builders.fake_model import FakeModel, always
@@ -207,6 +208,15 @@ def test_settings_that_cannot_work_are_refused(changes: dict[str, int], said: st
     fields = {"slots": 4, "page_tokens": 4, "pages": 64, "max_tokens": 256, "prompt_chunk": 16, "draft_max": 3}
     with pytest.raises(RigError, match=said):
         EngineConfig(**{**fields, **changes})  # type: ignore[arg-type]
+
+
+def test_an_engine_that_never_started_refuses_and_stops() -> None:
+    engine = Engine(FakeModel(), SMALL, on_fault=lambda sentence: None)
+    with pytest.raises(NotReadyError, match="not started"):
+        engine.handle.submit(GenerationRequest(id="early", prompt_ids=A, max_tokens=1))
+    engine.drain(0.0)
+    engine.stop()
+    assert engine.handle.status().last_fault is None
 
 
 def test_the_event_loop_is_called_once_a_window() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import threading
 from collections.abc import Callable
 
 import pytest
@@ -233,6 +234,10 @@ def test_a_random_crowd(seed: int) -> None:
             assert {slot.state for slot in status.slots} == {"free"}
 
     play(scenario)
+    for thread in threading.enumerate():
+        if thread.name.startswith("engine"):
+            thread.join(10)
+            assert not thread.is_alive()
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
