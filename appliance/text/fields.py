@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import Final, NoReturn, cast
 
@@ -11,6 +12,8 @@ from appliance.text.chat import JsonValue
 
 # Deeper values would meet the recursion limits of JSON writers and of the template engine.
 MAX_DEPTH: Final = 64
+# Python refuses to write integers of thousands of digits.
+MAX_INTEGER_BITS: Final = 1024
 
 
 def refuse(path: str, problem: str) -> NoReturn:
@@ -56,6 +59,10 @@ def as_json(value: object, path: str, *, depth: int = 0) -> JsonValue:
     """A copy made of plain JSON values, at most MAX_DEPTH deep."""
     if depth > MAX_DEPTH:
         refuse(path, f"is nested deeper than {MAX_DEPTH} levels; flatten it")
+    if isinstance(value, float) and not math.isfinite(value):
+        refuse(path, "holds a number that JSON cannot write")
+    if isinstance(value, int) and value.bit_length() > MAX_INTEGER_BITS:
+        refuse(path, f"holds an integer of more than {MAX_INTEGER_BITS} bits; send it as a string")
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, Mapping):

@@ -85,7 +85,12 @@ class Renderer:
             start_new_session=True,
         )
         self._finalizer = weakref.finalize(self, _stop, self._process)
-        self._ask(self._process, json.dumps({"source": self._source}).encode("ascii"), wait_s=_START_S)
+        try:
+            self._ask(self._process, json.dumps({"source": self._source}).encode("ascii"), wait_s=_START_S)
+        except RenderFailed:
+            # Without its template the process is of no use.
+            self._end()
+            raise
         return self._process
 
     def _ask(self, process: subprocess.Popen[bytes], body: bytes, *, wait_s: float) -> str:

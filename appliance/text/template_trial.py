@@ -41,9 +41,14 @@ TRIALS: Final = (
     ),
     Trial(
         name="thinking on",
-        prompt=ChatPrompt(messages=(_USER,), thinking=Thinking(enabled=True, effort="low")),
+        prompt=ChatPrompt(messages=(_USER,), thinking=Thinking(enabled=True)),
         shows=("trialquestion",),
         required=True,
+    ),
+    Trial(
+        name="effort",
+        prompt=ChatPrompt(messages=(_USER,), thinking=Thinking(enabled=True, effort="low")),
+        shows=("trialquestion",),
     ),
     Trial(
         name="tools",

@@ -53,7 +53,18 @@ def test_arguments_become_a_mapping(arguments, decoded):
     assert turn.tool_calls[0].arguments == decoded
 
 
-BAD_ARGUMENTS = ["{", "[1]", "3", '{"a": NaN}', '{"a":' * 100 + "1" + "}" * 100, "[" * 100_000, ["x"], 7]
+BAD_ARGUMENTS = [
+    "{",
+    '{"a": 1e999}',
+    '{"a": ' + "9" * 999 + "}",
+    "[1]",
+    "3",
+    '{"a": NaN}',
+    '{"a":' * 100 + "1" + "}" * 100,
+    "[" * 100_000,
+    ["x"],
+    7,
+]
 
 
 @pytest.mark.parametrize("arguments", BAD_ARGUMENTS, ids=[f"{value!r:.12}" for value in BAD_ARGUMENTS])
