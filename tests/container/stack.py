@@ -20,7 +20,7 @@ from docker.models.containers import Container
 from tests.ports import free_port
 
 ROOT = Path(__file__).parents[2]
-READY_S = 90
+READY_S = 240
 
 
 def compose(*arguments: str, timeout_s: float = 300) -> str:
@@ -85,7 +85,7 @@ def container(command: list[str] | None = None, **options: Any) -> Iterator[Cont
 
 
 def finish(
-    command: list[str] | None = None, *, timeout_s: float = 90, stderr: bool = True, **options: Any
+    command: list[str] | None = None, *, timeout_s: float = 240, stderr: bool = True, **options: Any
 ) -> tuple[int, str]:
     """Runs the image to its end; returns exit code and what it printed, on both streams or on standard output only."""
     with container(command, **options) as running:
