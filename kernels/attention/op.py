@@ -54,7 +54,7 @@ def attend(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: 
     Raises:
         ValueError: heads are not a multiple of the KV heads, or the mask has another shape.
     """
-    batch, length, heads, dim = query.shape
+    batch, length, heads, _ = query.shape
     kv_heads, _, context, _ = keys.shape
     if heads % kv_heads:
         raise ValueError(f"attend: {heads} query heads are not a multiple of {kv_heads} KV heads")

@@ -58,7 +58,7 @@ def unit_keys(queries_keys: torch.Tensor, *, key_heads: int, eps: float = 1e-6) 
     Returns:
         The argument.
     """
-    length = torch.linalg.vector_norm(queries_keys, dim=-1, keepdim=True)
+    length: torch.Tensor = torch.linalg.vector_norm(queries_keys, dim=-1, keepdim=True)
     scale = length.square_().add_(eps).rsqrt_()
     scale[:, :, :key_heads].mul_(queries_keys.shape[-1] ** -0.5)
     return queries_keys.mul_(scale)
@@ -85,7 +85,7 @@ def delta_rule(
     Raises:
         ValueError: heads are not a multiple of the key heads.
     """
-    batch, length, heads, dim = value.shape
+    batch, length, heads, _ = value.shape
     key_heads = queries_keys.shape[2] // 2
     if key_heads == 0 or heads % key_heads:
         raise ValueError(f"delta_rule: {heads} value heads are not a multiple of {key_heads} key heads")
@@ -180,6 +180,6 @@ def gated_norm(out: torch.Tensor, gate: torch.Tensor, weight: torch.Tensor, *, e
         weight: float32 [dim].
         eps: added to the mean of squares.
     """
-    length = torch.linalg.vector_norm(out, dim=-1, keepdim=True)
+    length: torch.Tensor = torch.linalg.vector_norm(out, dim=-1, keepdim=True)
     scale = length.square_().mul_(1.0 / out.shape[-1]).add_(eps).rsqrt_()
     return (out * scale).mul_(weight).mul_(gate.sigmoid())

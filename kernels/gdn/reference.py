@@ -6,7 +6,7 @@ import torch
 
 
 def causal_conv(rows: torch.Tensor, weight: torch.Tensor, *, dilation: int = 1) -> torch.Tensor:
-    """Depthwise convolution and silu; rows [batch, (taps - 1) * dilation + length, channels], weight [taps, channels]."""
+    """Convolution and silu; rows [batch, (taps - 1) * dilation + length, channels], weight [taps, channels]."""
     taps = weight.shape[0]
     length = rows.shape[1] - (taps - 1) * dilation
     out = torch.zeros(rows.shape[0], length, rows.shape[2])

@@ -11,7 +11,8 @@ def read_streams(
     """Reads the streams as the formulas say.
 
     Args:
-        x: [rows, streams, hidden]. norm: [streams, hidden]. down: [low, wide]. up: [wide, low]. inject: [streams, wide].
+        x: [rows, streams, hidden]. norm: [streams, hidden]. down: [low, wide]. up: [wide, low].
+        inject: [streams, wide].
         eps: of the norm, per stream.
 
     Returns:

@@ -6,9 +6,10 @@ from collections.abc import Callable
 
 import torch
 
-# From here on, one padded product over all experts beats a loop over the touched ones.
-LOOP_PAIRS = 0
-PADDED_WASTE = 6
+# Up to this many pairs of row and expert, a loop over the touched experts reads less than one padded product over all.
+LOOP_PAIRS = 24
+# Above this many, a loop is as quick as padding and needs no room for the busiest expert times all experts.
+PADDED_PAIRS = 1024
 
 
 def route(logits: torch.Tensor, *, used: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -46,20 +47,18 @@ def run_experts(
         float32 [rows, hidden].
     """
     rows, used = ids.shape
-    experts, ff, hidden = down.shape
-    if rows == 0:
-        return torch.zeros_like(x)
-    flat = ids.reshape(-1)
-    # One hot counts give each pair its place among its expert's rows without leaving the device.
-    hot = torch.nn.functional.one_hot(flat, experts)
-    ranks = hot.cumsum(0)
-    place = ranks.gather(1, flat.unsqueeze(1)).squeeze(1).sub_(1)
-    busiest = int(ranks[-1].max()) if x.device.type == "cpu" else rows
-    if busiest * experts > PADDED_WASTE * rows * used and busiest > 16:
+    if x.device.type == "cpu" and not LOOP_PAIRS < rows * used <= PADDED_PAIRS:
         return run_fetched(x, ids, weights, lambda expert: (gate_up[expert], down[expert]))
+    experts, ff, hidden = down.shape
+    flat = ids.reshape(-1)
+    # Counts by one hot sums give each pair its place among its expert's rows without leaving the device.
+    ranks = torch.nn.functional.one_hot(flat, experts).cumsum(0)
+    place = ranks.gather(1, flat.unsqueeze(1)).squeeze(1).sub_(1)
+    # On a card the size must not depend on data: no expert gets more rows than there are.
+    busiest = int(ranks[-1].max()) if x.device.type == "cpu" else rows
     slot = flat * busiest + place
     padded = x.new_zeros(experts * busiest, hidden)
-    padded.index_copy_(0, slot, x.unsqueeze(1).expand(rows, used, hidden).reshape(rows * used, hidden))
+    padded.index_copy_(0, slot, x.repeat_interleave(used, 0))
     both = torch.bmm(padded.view(experts, busiest, hidden), gate_up)
     inner = torch.nn.functional.silu(both[:, :, :ff]).mul_(both[:, :, ff:])
     results = torch.bmm(inner, down).view(experts * busiest, hidden).index_select(0, slot)
@@ -72,21 +71,35 @@ def run_fetched(
     weights: torch.Tensor,
     fetch: Callable[[int], tuple[torch.Tensor, torch.Tensor]],
 ) -> torch.Tensor:
-    """The same, one touched expert after the other; `fetch` brings its gate_up [hidden, 2 * ff] and down [ff, hidden].
+    """The same, one touched expert after the other.
 
-    Host side: the expert ids are read back, so this is for a CPU or for weights that are not in device memory.
+    Host side: the expert ids are read back, so this is for a CPU, or for weights that are not in device memory.
+
+    Args:
+        x: float32 [rows, hidden].
+        ids: int64 [rows, used].
+        weights: float32 [rows, used].
+        fetch: brings an expert's gate_up [hidden, 2 * ff] and down [ff, hidden].
+
+    Returns:
+        float32 [rows, hidden].
     """
     rows, used = ids.shape
-    results = x.new_empty(rows * used, x.shape[1])
-    order = ids.reshape(-1).argsort(stable=True)
-    touched, counts = torch.unique_consecutive(ids.reshape(-1)[order], return_counts=True)
+    if rows == 0:
+        return torch.zeros_like(x)
+    flat = ids.reshape(-1)
+    order = flat.argsort(stable=True)
+    sorted_x = x.index_select(0, order // used)
+    parts: list[torch.Tensor] = []
     first = 0
-    for expert, count in zip(touched.tolist(), counts.tolist(), strict=True):
-        pairs = order[first : first + count]
+    counts = torch.bincount(flat).tolist()
+    for expert, count in enumerate(counts):
+        if count == 0:
+            continue
         gate_up, down = fetch(expert)
-        both = x.index_select(0, pairs // used) @ gate_up
+        both = torch.mm(sorted_x[first : first + count], gate_up)
         ff = down.shape[0]
-        inner = torch.nn.functional.silu(both[:, :ff]).mul_(both[:, ff:])
-        results.index_copy_(0, pairs, inner @ down)
+        parts.append(torch.mm(torch.nn.functional.silu(both[:, :ff]).mul_(both[:, ff:]), down))
         first += count
+    results = torch.empty_like(sorted_x).index_copy_(0, order, torch.cat(parts))
     return torch.bmm(weights.unsqueeze(1), results.view(rows, used, x.shape[1])).squeeze(1)

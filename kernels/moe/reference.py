@@ -5,7 +5,9 @@ from __future__ import annotations
 import torch
 
 
-def mixture(x: torch.Tensor, logits: torch.Tensor, gate_up: torch.Tensor, down: torch.Tensor, *, used: int) -> torch.Tensor:
+def mixture(
+    x: torch.Tensor, logits: torch.Tensor, gate_up: torch.Tensor, down: torch.Tensor, *, used: int
+) -> torch.Tensor:
     """Softmax over all experts, the `used` best, renormalised; `sum w_e down_e(silu(gate_e x) * up_e x)`.
 
     Args:

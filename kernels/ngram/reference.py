@@ -46,7 +46,7 @@ def gate_values(
     norm_conv: torch.Tensor,
     eps: float,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Gated values and their normalised form, one row and one stream at a time; key [wide, width], value [hidden, width]."""
+    """Gated values and their normalised form, stream by stream; key [wide, width], value [hidden, width]."""
     count, streams, hidden = x.shape
     gated, normed = torch.zeros_like(x), torch.zeros_like(x)
 

@@ -22,6 +22,6 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, *, eps: float) -> torch.Tens
     width = x.shape[-1]
     if weight.shape[-1] != width:
         raise ValueError(f"rms_norm: weight has {weight.shape[-1]} values a vector, x has {width}; they must be equal")
-    length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    length: torch.Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
     scale = length.square_().mul_(1.0 / width).add_(eps).rsqrt_()
     return (x * scale).mul_(weight)

@@ -36,7 +36,9 @@ def rope_tables(
         axis[(pair % 3 == 2) & (pair < 3 * sections[2])] = 2
         angles = positions.to(torch.float32)[axis].t() * inverse
     else:
-        raise ValueError(f"rope_tables: positions have shape {tuple(positions.shape)}; allowed are [rows] and [3, rows]")
+        raise ValueError(
+            f"rope_tables: positions have shape {tuple(positions.shape)}; allowed are [rows] and [3, rows]"
+        )
     cos, sin = angles.cos(), angles.sin()
     return torch.cat((cos, cos), 1).unsqueeze(1), torch.cat((-sin, sin), 1).unsqueeze(1)
 

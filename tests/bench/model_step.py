@@ -1,4 +1,4 @@
-"""Milliseconds of a decode step with drafts, for 1, 2, 4 and 8 conversations, and of a prompt chunk; built-in model, CPU.
+"""Milliseconds of a decode step with drafts for 1, 2, 4 and 8 conversations, and of a prompt chunk, on the CPU.
 
 Run as `python -m tests.bench.model_step [--threads N] [--parts]` with nothing else running.
 """
@@ -16,7 +16,7 @@ from types import ModuleType
 
 import torch
 
-from appliance.model.qwen4exp import attention, draft, forward, linear, load, ngram, rows, stash, weights
+from appliance.model.qwen4exp import attention, draft, forward, linear, load, ngram, row_builder, stash, weights
 from appliance.model.qwen4exp.load import Qwen4Exp
 from appliance.model.window import Commit, Span, Window
 from tests.model.models import ROOT, TINY, greedy, open_slot
@@ -35,7 +35,7 @@ WHOLES: tuple[tuple[ModuleType | type, str], ...] = (
     (ngram.NgramEmbedding, "numbers"),
     (ngram.NgramEmbedding, "values"),
     (ngram.NgramEmbedding, "add"),
-    (rows.RowBuilder, "build"),
+    (row_builder.RowBuilder, "build"),
     (weights.Weights, "project"),
     (weights.Weights, "embed"),
     (draft.Drafter, "catch_up"),
@@ -90,7 +90,9 @@ def watch(times: dict[str, float]) -> None:
         inner = getattr(owner, name)
         label = f"{owner.__name__.rsplit('.', 1)[-1]}.{name}"
 
-        def timed(*args: object, _inner: Callable[..., object] = inner, _label: str = label, **kwargs: object) -> object:
+        def timed(
+            *args: object, _inner: Callable[..., object] = inner, _label: str = label, **kwargs: object
+        ) -> object:
             begun = time.perf_counter()
             result = _inner(*args, **kwargs)
             times[_label] += time.perf_counter() - begun

@@ -28,12 +28,10 @@ def spec_of(path: Path, draft: Path | None = None) -> ModelSpec:
     return read_spec(open_set(path), draft=None if draft is None else open_set(draft))
 
 
-def load(
-    path: Path, *, draft: Path | None = None, slots: int = 2, tokens: int = 320, draft_max: int = 4, **plan: str
-) -> Qwen4Exp:
-    """A fresh model with pages for every slot."""
+def plan_of(*, slots: int = 2, tokens: int = 320, draft_max: int = 4, **plan: str) -> LoadPlan:
+    """Pages for every slot at its longest."""
     pages = -(-(tokens + 8) // PAGE)
-    sizes = LoadPlan(
+    return LoadPlan(
         device="cpu",
         slots=slots,
         pages=slots * pages,
@@ -43,6 +41,13 @@ def load(
         draft_max=draft_max,
         **plan,
     )
+
+
+def load(
+    path: Path, *, draft: Path | None = None, slots: int = 2, tokens: int = 320, draft_max: int = 4, **plan: str
+) -> Qwen4Exp:
+    """A fresh model with pages for every slot."""
+    sizes = plan_of(slots=slots, tokens=tokens, draft_max=draft_max, **plan)
     return load_model(spec_of(path, draft), plan=sizes, progress=lambda sentence, percent: None)
 
 

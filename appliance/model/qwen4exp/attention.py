@@ -48,9 +48,9 @@ def mix_attention(
     values_at = (heads + kv_heads) * dim
     gates_at = values_at + kv_heads * dim
     mixed = torch.mm(block, weights.mix)
-    normed = rms_norm(mixed[:, :values_at].unflatten(1, (heads + kv_heads, dim)), weights.norm, eps=spec.rms_eps)
+    normed = rms_norm(mixed[:, :values_at].view(-1, heads + kv_heads, dim), weights.norm, eps=spec.rms_eps)
     rotate_(normed, rows.cos, rows.sin)
-    value = mixed[:, values_at:gates_at].unflatten(1, (kv_heads, dim))
+    value = mixed[:, values_at:gates_at].view(-1, kv_heads, dim)
     for pool, new in ((state.keys[layer], normed[:, heads:]), (state.values[layer], value)):
         pool.view(kv_heads, -1, dim).index_copy_(1, rows.kv_index, new.transpose(0, 1).to(pool.dtype))
     wanted = None
@@ -89,7 +89,7 @@ def _index(
         state.pooled[layer].flatten(0, 1).index_copy_(0, blocks.targets, pooled)
     if not any(context.sparse for batch in rows.batches for context in batch.contexts):
         return None
-    query = mixed[:, :width].unflatten(1, (spec.indexer_heads, spec.indexer_dim))
+    query = mixed[:, :width].view(-1, spec.indexer_heads, spec.indexer_dim)
     return rotate_(rms_norm(query, weights.index_query_norm, eps=spec.rms_eps), rows.cos, rows.sin)
 
 

@@ -11,7 +11,8 @@ from appliance.model.interface import Chooser
 from appliance.model.qwen4exp.attention import mix_attention
 from appliance.model.qwen4exp.forward import run_experts
 from appliance.model.qwen4exp.layers import AttentionWeights
-from appliance.model.qwen4exp.rows import RowBuilder, Rows, SpanRows
+from appliance.model.qwen4exp.row_builder import RowBuilder
+from appliance.model.qwen4exp.rows import Rows, SpanRows
 from appliance.model.qwen4exp.spec import ModelSpec
 from appliance.model.qwen4exp.state import State
 from appliance.model.qwen4exp.weights import Weights
@@ -63,7 +64,8 @@ class Drafter:
         Returns:
             Streams [spans, streams, hidden] after the last kept row of each span, in the order given.
         """
-        pairs, source = [], []
+        pairs: list[SpanRows] = []
+        source: list[int] = []
         for span, commit in spans:
             tokens = (*span.tokens[1 : commit.kept], commit.next_token)
             pairs.append(SpanRows(span.slot, span.start, tokens))

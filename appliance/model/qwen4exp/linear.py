@@ -44,16 +44,16 @@ def mix_linear(
         buffer = stash.conv[layer]
         buffer[:, -batch.length :] = batch.pad(mixed[:, :channels])
         signal = causal_conv(buffer, weights.conv)
-        both = signal[:, :, :keys].unflatten(2, (2 * key_heads, dim))
+        both = signal[:, :, :keys].view(-1, batch.length, 2 * key_heads, dim)
         out, delta = delta_rule(
             unit_keys(both, key_heads=key_heads),
-            signal[:, :, keys:].unflatten(2, (heads, dim)),
+            signal[:, :, keys:].view(-1, batch.length, heads, dim),
             batch.pad(decay),
             batch.pad(beta),
             state.delta[layer].index_select(0, batch.slots),
         )
         stash.delta.append(delta)
         outs.append(batch.unpad(out))
-    gate = mixed[:, channels : channels + width].unflatten(1, (heads, dim))
+    gate = mixed[:, channels : channels + width].view(-1, heads, dim)
     normed = gated_norm(rows.join(outs), gate, weights.norm, eps=spec.rms_eps)
     return torch.mm(normed.reshape(-1, width), weights.out)

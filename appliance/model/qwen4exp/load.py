@@ -13,7 +13,8 @@ from appliance.model.qwen4exp.attention import Tap
 from appliance.model.qwen4exp.draft import Drafter
 from appliance.model.qwen4exp.forward import Trunk, _ignore
 from appliance.model.qwen4exp.ngram import NgramEmbedding
-from appliance.model.qwen4exp.rows import RowBuilder, Rows, SpanRows
+from appliance.model.qwen4exp.row_builder import RowBuilder
+from appliance.model.qwen4exp.rows import Rows, SpanRows
 from appliance.model.qwen4exp.spec import ModelSpec
 from appliance.model.qwen4exp.state import KV_TYPES, State
 from appliance.model.qwen4exp.table import open_table
@@ -30,9 +31,7 @@ class Qwen4Exp:
         self._spec = spec
         self._plan = plan
         self._drafting = spec.has_draft and plan.draft_max > 0
-        self.weights = Weights(
-            spec, device=device, once=plan.unpack == "once", draft=self._drafting, progress=progress
-        )
+        self.weights = Weights(spec, device=device, once=plan.unpack == "once", draft=self._drafting, progress=progress)
         self.state = State(spec, plan)
         ngram = None
         if spec.ngram is not None:
@@ -79,18 +78,14 @@ class Qwen4Exp:
         return self.forward_at(window)
 
     @torch.inference_mode()
-    def forward_at(
-        self, window: Window, *, positions: torch.Tensor | None = None, tap: Tap = _ignore
-    ) -> torch.Tensor:
+    def forward_at(self, window: Window, *, positions: torch.Tensor | None = None, tap: Tap = _ignore) -> torch.Tensor:
         """`forward` with three-axis positions int64 [3, rows] for a window of one span, and a tap for tests."""
         self._check(window)
         spans = [SpanRows(span.slot, span.start, span.tokens) for span in window.spans]
         self._rows = rows = self.builder.build(spans, trunk=True, positions=positions)
         self.streams = self._trunk.run(rows, tap=tap)
         first = {span.slot: span.first for span in rows.spans}
-        wanted = [
-            first[span.slot] + i for span in window.spans for i in range(span.logits_from, len(span.tokens))
-        ]
+        wanted = [first[span.slot] + i for span in window.spans for i in range(span.logits_from, len(span.tokens))]
         streams = self.streams
         if wanted != list(range(rows.count)):
             streams = streams.index_select(0, torch.tensor(wanted, dtype=torch.int64, device=streams.device))
@@ -112,7 +107,11 @@ class Qwen4Exp:
         spans = {span.slot: span for span in rows.spans}
         by_slot = {commit.slot: commit for commit in commits}
         for commit in commits:
-            if commit.slot not in spans or not 1 <= commit.kept <= spans[commit.slot].count or len(by_slot) < len(commits):
+            if (
+                commit.slot not in spans
+                or not 1 <= commit.kept <= spans[commit.slot].count
+                or len(by_slot) < len(commits)
+            ):
                 raise EngineFault(f"commit {commit} does not belong to the window; spans were {list(spans)}")
         self._rows = None
         self._trunk.commit(rows, [by_slot[span.slot].kept if span.slot in by_slot else 0 for span in rows.spans])
@@ -156,9 +155,13 @@ def load_model(spec: ModelSpec, *, plan: LoadPlan, progress: Callable[[str, int]
         ValueError: a plan that cannot be: unknown homes or types, pages that cut an indexer block.
     """
     if plan.page_tokens % spec.block_tokens:
-        raise ValueError(f"page_tokens is {plan.page_tokens}; it must be a multiple of the block of {spec.block_tokens}")
+        raise ValueError(
+            f"page_tokens is {plan.page_tokens}; it must be a multiple of the block of {spec.block_tokens}"
+        )
     if plan.kv_type not in KV_TYPES:
-        raise ValueError(f"kv type {plan.kv_type!r} is not available in this version; allowed are {', '.join(KV_TYPES)}")
+        raise ValueError(
+            f"kv type {plan.kv_type!r} is not available in this version; allowed are {', '.join(KV_TYPES)}"
+        )
     if plan.unpack not in ("once", "per_use"):
         raise ValueError(f"unpack is {plan.unpack!r}; allowed are once and per_use")
     with torch.inference_mode():

@@ -77,7 +77,8 @@ class State:
         last = self.keys.shape[2] - 1
         if count > self.pages.shape[1] or any(not 0 <= page < last for page in pages):
             raise EngineFault(
-                f"slot {slot}: pages {list(pages)[:8]}... refused; allowed are {self.pages.shape[1]} pages of 0 to {last - 1}"
+                f"slot {slot}: pages {list(pages)[:8]} ({count}) refused; allowed are {self.pages.shape[1]} pages, "
+                f"each 0 to {last - 1}"
             )
         if count < had or list(self.pages[slot, :had]) != list(pages[:had]):
             raise EngineFault(f"slot {slot}: pages in use changed; the first {had} must stay as they are")

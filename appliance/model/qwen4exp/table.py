@@ -6,6 +6,7 @@ import mmap
 import os
 from typing import Protocol
 
+import numpy as np
 import torch
 
 from appliance.gguf.reader import TensorInfo
@@ -62,10 +63,10 @@ class DirectTable:
         """See `NgramTable`."""
         size = self._info.row_bytes
         distinct, back = torch.unique(rows, return_inverse=True)
-        found = bytearray(distinct.shape[0] * size)
+        found = np.empty((distinct.shape[0], size), dtype=np.uint8)
         for i, row in enumerate(distinct.tolist()):
-            found[i * size : (i + 1) * size] = self._read(self._info.offset + row * size, size)
-        raw = torch.frombuffer(found, dtype=torch.uint8).view(-1, size).index_select(0, back).to(self._device)
+            found[i] = np.frombuffer(self._read(self._info.offset + row * size, size), dtype=np.uint8)
+        raw = torch.from_numpy(found).index_select(0, back).to(self._device)
         return dequantise(raw, self._info.type.name, columns=self._info.shape[-1])
 
     def _read(self, offset: int, size: int) -> bytes:
