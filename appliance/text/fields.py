@@ -16,9 +16,9 @@ MAX_DEPTH: Final = 64
 MAX_INTEGER_BITS: Final = 1024
 
 
-def refuse(path: str, problem: str) -> NoReturn:
+def refuse(path: str, problem: str, *, code: str = "invalid_value") -> NoReturn:
     """Raises RequestError "path problem" with param = path."""
-    raise RequestError(f"{path} {problem}", param=path)
+    raise RequestError(f"{path} {problem}", code=code, param=path)
 
 
 def kind_of(value: object) -> str:

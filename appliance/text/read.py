@@ -67,7 +67,7 @@ def _message(entry: Mapping[str, object], path: str) -> Message:
         refuse(f"{path}.role", f"is {entry['role']!r:.40}; it must be one of {', '.join(_ROLES)}")
     for field in ("function_call", "audio"):
         if entry.get(field) is not None:
-            refuse(f"{path}.{field}", "is not supported; leave it out")
+            refuse(f"{path}.{field}", "is not supported; leave it out", code="unsupported_parameter")
     content = _content(entry.get("content"), f"{path}.content")
     if role is Role.ASSISTANT:
         return Message(

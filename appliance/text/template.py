@@ -99,7 +99,11 @@ class ChatTemplate:
             RequestError: the template refuses the conversation, or it is too large to render.
         """
         if prompt.tools and not self.supports_tools:
-            raise RequestError("tools cannot be used: the model's chat template does not show them", param="tools")
+            raise RequestError(
+                "tools cannot be used: the model's chat template does not show them",
+                code="unsupported_parameter",
+                param="tools",
+            )
         try:
             return self._render(prompt)
         except RenderFailed as error:
