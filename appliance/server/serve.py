@@ -152,7 +152,8 @@ class Service:
         if loop is None:
             self._early = self._early or code
             return
-        loop.call_soon_threadsafe(self._set_code, code)
+        with contextlib.suppress(RuntimeError):  # the loop is closed: it has stopped
+            loop.call_soon_threadsafe(self._set_code, code)
 
     async def run(self) -> ExitCode:
         """Serves until a signal or `stop`; a second signal leaves at once."""

@@ -148,6 +148,8 @@ def endless(token_id: int) -> Script:
     async def play(stream: FakeStream) -> None:
         while not stream.ended:
             stream.tokens(token_id)
+            if stream.sent >= stream.request.max_tokens:
+                stream.finish(FinishReason.LENGTH)
             await asyncio.sleep(0.001)
 
     return play
@@ -240,15 +242,22 @@ class FakeEngine:
             stream.finish(FinishReason.CANCELLED)
 
     def status(self) -> EngineStatus:
-        used = {index: stream for index, stream in enumerate(self.running)}
+        used = dict(enumerate(self.running))
         slots = tuple(slot_of(index, used.get(index)) for index in range(self.slots))
         return EngineStatus(
             slots=slots,
             queue=QueueStatus(waiting=len(self.waiting), limit=self.queue_limit, oldest_wait_s=0.0),
             cache=CacheStatus(page_tokens=64, pages_total=256, pages_used=4 * len(self.running)),
             timings=TimingStatus(
-                windows=self.windows, prompt_tokens=7, generated_tokens=self.windows, forward_s=1.0, draft_s=0.1,
-                sample_s=0.1, host_s=0.1, tokens_per_s=12.5, uptime_s=3.0,
+                windows=self.windows,
+                prompt_tokens=7,
+                generated_tokens=self.windows,
+                forward_s=1.0,
+                draft_s=0.1,
+                sample_s=0.1,
+                host_s=0.1,
+                tokens_per_s=12.5,
+                uptime_s=3.0,
             ),
             drafts=DraftCounts((10, 6, 3, 1), (8, 4, 1, 0)),
             requests_finished=dict(self.finished),

@@ -27,8 +27,20 @@ WRONG_KEYS = {
     "non-ascii": "Bearer schlüssel".encode("latin-1"),
     "utf-8": "Bearer ключ".encode(),
 }
-TRICKS = ["/v1/status/", "//v1/status", "/v1//status", "/v1/%73tatus", "/health/../v1/status", "/schema", "/schema/openapi.json",
-          "/docs", "/openapi.json", "/nothing", "/v1", "/"]  # fmt: skip
+TRICKS = [
+    "/v1/status/",
+    "//v1/status",
+    "/v1//status",
+    "/v1/%73tatus",
+    "/health/../v1/status",
+    "/schema",
+    "/schema/openapi.json",
+    "/docs",
+    "/openapi.json",
+    "/nothing",
+    "/v1",
+    "/",
+]
 
 
 @pytest.fixture
@@ -46,7 +58,9 @@ def paths():
 
 def methods_of(path):
     wanted = path.replace("strata-tiny", "{name:path}") if path.startswith("/v1/models/") else path
-    return sorted({method for route in ROUTES if wanted in route.paths for method in route.http_methods} | {"HEAD", "OPTIONS"})
+    return sorted(
+        {method for route in ROUTES if wanted in route.paths for method in route.http_methods} | {"HEAD", "OPTIONS"}
+    )
 
 
 @pytest.mark.parametrize("header", WRONG_KEYS.values(), ids=WRONG_KEYS.keys())

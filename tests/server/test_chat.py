@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 
 import pytest
-from tests.builders.fake_engine import hold, say
-from tests.builders.live_server import ids, pieces, text_stack
+
+from tests.builders.fake_engine import say
+from tests.builders.live_server import ids, pieces
 from tests.server.asking import USER, Chat, calls_of, finish_of, joined
 
-CALL = '<tool_call>\n<function=get_weather>\n<parameter=city>\nParis\n</parameter>\n</function>\n</tool_call>'
+CALL = "<tool_call>\n<function=get_weather>\n<parameter=city>\nParis\n</parameter>\n</function>\n</tool_call>"
 WEATHER = {
     "type": "function",
     "function": {
@@ -18,6 +19,7 @@ WEATHER = {
         "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
     },
 }
+
 
 def test_answer():
     chat = Chat()
@@ -40,8 +42,12 @@ def test_answer():
     assert body["usage"]["completion_tokens_details"] == {"reasoning_tokens": 0}
 
 
-CALL_TURN = {"role": "assistant", "tool_calls": [
-    {"id": "c1", "type": "function", "function": {"name": "get_weather", "arguments": '{"city":"Paris"}'}}]}  # fmt: skip
+CALL_TURN = {
+    "role": "assistant",
+    "tool_calls": [
+        {"id": "c1", "type": "function", "function": {"name": "get_weather", "arguments": '{"city":"Paris"}'}}
+    ],
+}
 RESULT = {"role": "tool", "tool_call_id": "c1", "content": "42"}
 
 
@@ -58,14 +64,19 @@ def test_api_02_arguments_as_text_or_object_render_the_same():
     """API-02"""
     text, whole = Chat(), Chat()
     call = CALL_TURN["tool_calls"][0]
-    as_object = {"role": "assistant", "tool_calls": [call | {"function": {"name": "get_weather", "arguments": {"city": "Paris"}}}]}
+    as_object = {
+        "role": "assistant",
+        "tool_calls": [call | {"function": {"name": "get_weather", "arguments": {"city": "Paris"}}}],
+    }
     assert text.ask(USER, CALL_TURN, RESULT).status_code == 200
     assert whole.ask(USER, as_object, RESULT).status_code == 200
     assert text.prompt() == whole.prompt()
     assert "<parameter=city>\nParis\n</parameter>" in text.prompt()
 
 
-@pytest.mark.parametrize("extra", [{"content": ""}, {"content": "", "tool_calls": []}, {"content": None, "tool_calls": []}])
+@pytest.mark.parametrize(
+    "extra", [{"content": ""}, {"content": "", "tool_calls": []}, {"content": None, "tool_calls": []}]
+)
 def test_api_04_empty_turns_are_left_out(extra):
     """API-04"""
     chat, plain = Chat(), Chat()
@@ -94,7 +105,10 @@ def test_api_05_parts_developer_and_name():
 @pytest.mark.parametrize(
     ("messages", "param"),
     [
-        ([{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "hologram"}]}], "messages[0].content[1]"),
+        (
+            [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "hologram"}]}],
+            "messages[0].content[1]",
+        ),
         ([USER, {"role": "robot", "content": "x"}], "messages[1]"),
         ([USER, {"role": "user"}], "messages[1]"),
         ([USER, 5], "messages[1]"),
@@ -167,7 +181,9 @@ def test_api_12_without_a_limit_the_context_is_it():
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
-@pytest.mark.parametrize(("name", "status"), [("strata-tiny", 200), ("tiny", 200), (None, 200), ("gpt-4o", 404), ("", 404)])
+@pytest.mark.parametrize(
+    ("name", "status"), [("strata-tiny", 200), ("tiny", 200), (None, 200), ("gpt-4o", 404), ("", 404)]
+)
 def test_api_12_one_rule_for_names(path, name, status):
     """API-12"""
     body = {"prompt": "a"} if path == "/v1/completions" else {"messages": [USER]}
@@ -194,11 +210,18 @@ THINKING = [
     pytest.param({}, False, id="default of this template"),
     pytest.param({"reasoning_effort": None}, False, id="null"),
     pytest.param({"reasoning_effort": "none"}, False, id="none"),
-    *[pytest.param({"reasoning_effort": word}, True, id=word) for word in ("minimal", "low", "medium", "high", "xhigh")],
+    *[
+        pytest.param({"reasoning_effort": word}, True, id=word)
+        for word in ("minimal", "low", "medium", "high", "xhigh")
+    ],
     pytest.param({"chat_template_kwargs": {"enable_thinking": False}}, False, id="kwarg off"),
     pytest.param({"chat_template_kwargs": {"enable_thinking": True}}, True, id="kwarg on"),
-    pytest.param({"reasoning_effort": "high", "chat_template_kwargs": {"enable_thinking": False}}, False, id="contradiction"),
-    pytest.param({"reasoning_effort": "none", "chat_template_kwargs": {"enable_thinking": True}}, True, id="the other one"),
+    pytest.param(
+        {"reasoning_effort": "high", "chat_template_kwargs": {"enable_thinking": False}}, False, id="contradiction"
+    ),
+    pytest.param(
+        {"reasoning_effort": "none", "chat_template_kwargs": {"enable_thinking": True}}, True, id="the other one"
+    ),
 ]
 
 
@@ -230,11 +253,19 @@ def test_tool_11_unknown_effort_and_the_default_in_the_status():
 @pytest.mark.parametrize("stream", [False, True])
 def test_tool_12_budget_used_up_by_thinking(stream):
     """TOOL-12"""
-    fields = {"max_tokens": 4, "reasoning_effort": "high", "stream_options": {"include_usage": True} if stream else None}
+    fields = {
+        "max_tokens": 4,
+        "reasoning_effort": "high",
+        "stream_options": {"include_usage": True} if stream else None,
+    }
     chat = Chat(say(*pieces("a title is a short line of words that says it")))
     if stream:
         events = chat.stream(**fields)
-        content, reasoning, finish = joined(events, "content"), joined(events, "reasoning_content"), finish_of(events[:-1])
+        content, reasoning, finish = (
+            joined(events, "content"),
+            joined(events, "reasoning_content"),
+            finish_of(events[:-1]),
+        )
         usage = events[-1]["usage"]
     else:
         body = chat.ask(**fields).json()
@@ -310,89 +341,3 @@ def test_tool_13_orphan_results_are_never_a_500(messages):
     assert answer.status_code in (200, 400)
     if answer.status_code == 400:
         assert answer.json()["error"]["param"].startswith("messages[")
-
-
-def test_n_choices_have_their_own_seed_and_index():
-    chat = Chat()
-    body = chat.ask(n=3, seed=2**63 - 2).json()
-    assert [choice["index"] for choice in body["choices"]] == [0, 1, 2]
-    assert [request.sampling.seed for request in chat.engine.requests] == [2**63 - 2, 2**63 - 1, 0]
-    prompt = len(chat.engine.requests[0].prompt_ids)
-    assert body["usage"]["prompt_tokens"] == prompt
-    assert body["usage"]["completion_tokens"] == 3 * (len(ids("Hi there.")) + 1)
-
-
-def test_n_choices_streamed():
-    chat = Chat(say(*pieces("Hi there.")))
-    events = chat.stream(n=2)
-    for index in (0, 1):
-        own = [event for event in events if event["choices"][0]["index"] == index]
-        assert own[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}
-        assert joined(own, "content") == "Hi there."
-        assert finish_of(own) == "stop"
-
-
-def test_n_above_the_slots_is_refused():
-    answer = Chat(slots=2).ask(n=3)
-    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "n")
-
-
-@pytest.mark.parametrize("text", ["👍", "👨‍👩‍👧‍👦", "안녕하세요", "naïve café — “yes”"])
-def test_str_08_characters_split_over_tokens(text):
-    """STR-08: also in the thinking."""
-    plain, thinking = Chat(say(*pieces(text))), Chat(say(*pieces(f"{text}</think>\n\n{text}")))
-    assert joined(plain.stream(), "content") == text
-    events = thinking.stream(reasoning_effort="high")
-    assert (joined(events, "reasoning_content"), joined(events, "content")) == (text, text)
-
-
-@pytest.mark.parametrize("raw", [b"a\xf0\x9f\x98", b"\x80b", b"\xc0\xafb", b"\xed\xa0\x80b"], ids=["cut", "lone", "overlong", "surrogate"])
-@pytest.mark.parametrize("stream", [False, True])
-def test_str_09_bytes_that_are_no_text(raw, stream):
-    """STR-09"""
-    by_byte = byte_ids()
-    chat = Chat(say(*[[by_byte[byte]] for byte in raw], ids(" end"), reason="length"))
-    content = joined(chat.stream(), "content") if stream else chat.ask().json()["choices"][0]["message"]["content"]
-    assert content.endswith(" end")
-    assert "�" in content
-    assert content == (raw + b" end").decode("utf-8", errors="replace")
-
-
-def byte_ids():
-    """The tokens of single bytes."""
-    tokenizer = text_stack().tokenizer
-    singles = ((tokenizer.token_bytes(i), i) for i in range(8176))
-    return {raw[0]: token_id for raw, token_id in singles if len(raw) == 1}
-
-
-@pytest.mark.parametrize("stop", ["there", ["x", "there"], ["Hi"], "i th"])
-@pytest.mark.parametrize("stream", [False, True])
-def test_samp_03_stop_strings(stop, stream):
-    """SAMP-03: text ends before the stop, the engine's request is cancelled, usage counts what was kept."""
-    text = "Hi there, how are you?"
-    chat = Chat(hold(ids(text)))
-    wanted = min((text.partition(word)[0] for word in ([stop] if isinstance(stop, str) else stop)), key=len)
-    if stream:
-        events = chat.stream(stop=stop, stream_options={"include_usage": True})
-        content, finish, usage = joined(events, "content"), finish_of(events[:-1]), events[-1]["usage"]
-    else:
-        body = chat.ask(stop=stop).json()
-        content, finish, usage = body["choices"][0]["message"]["content"], body["choices"][0]["finish_reason"], body["usage"]
-    assert (content, finish) == (wanted, "stop")
-    assert 0 < usage["completion_tokens"] < len(ids(text))
-    assert chat.engine.cancels == [chat.engine.requests[0].id]
-    assert not chat.engine.running
-
-
-def test_logprobs():
-    chat = Chat(say(*pieces("Hi there.")))
-    body = chat.ask(logprobs=True, top_logprobs=3).json()
-    content = body["choices"][0]["logprobs"]["content"]
-    assert "".join(entry["token"] for entry in content) == "Hi there."
-    assert bytes(byte for entry in content for byte in entry["bytes"]).decode() == "Hi there."
-    assert [len(entry["top_logprobs"]) for entry in content] == [3] * len(content)
-    assert content[0]["top_logprobs"][2]["logprob"] == -9999.0
-    assert chat.engine.requests[0].top_logprobs == 3
-    events = Chat(say(*pieces("Hi there."))).stream(logprobs=True, top_logprobs=3)
-    streamed = [entry for event in events for entry in (event["choices"][0]["logprobs"] or {"content": []})["content"]]
-    assert streamed == content

@@ -28,8 +28,20 @@ def test_forms_of_a_prompt(prompt, wanted):
     assert body["usage"]["prompt_tokens"] == sum(map(len, wanted))
 
 
-WRONG = {"empty string": "", "empty list": [], "mixed": ["a", 5], "mixed lists": [[5], 6], "empty inner": [[]], "object": {},
-         "number": 5, "bool": [True], "outside": [8192], "negative": [-1], "null": None, "nested": [[[5]]]}  # fmt: skip
+WRONG = {
+    "empty string": "",
+    "empty list": [],
+    "mixed": ["a", 5],
+    "mixed lists": [[5], 6],
+    "empty inner": [[]],
+    "object": {},
+    "number": 5,
+    "bool": [True],
+    "outside": [8192],
+    "negative": [-1],
+    "null": None,
+    "nested": [[[5]]],
+}
 
 
 @pytest.mark.parametrize("prompt", WRONG.values(), ids=WRONG.keys())
@@ -77,7 +89,7 @@ def test_tags_are_plain_text():
 def test_echo():
     chat = Chat(say(HI))
     body = chat.complete(["once", "twice"], echo=True).json()
-    assert [choice["text"] for choice in body["choices"]][0] == "onceHi there"
+    assert body["choices"][0]["text"] == "onceHi there"
     assert body["choices"][1]["text"] == "twiceHi there"
     assert Chat(say(HI)).complete(ids("once"), echo=True).json()["choices"][0]["text"] == "onceHi there"
     assert chat.engine.requests[0].prompt_logprobs is None
@@ -104,7 +116,9 @@ def test_echo_with_logprobs_has_the_prompts_own(stream, max_tokens):
     assert logprobs["top_logprobs"][0] is None
     assert all(value == -0.25 for value in logprobs["token_logprobs"][1:])
     assert all(len(top) == 2 for top in logprobs["top_logprobs"][1:])
-    assert [shown[at:][: len(token)] for at, token in zip(logprobs["text_offset"], logprobs["tokens"], strict=True)] == logprobs["tokens"]
+    assert [
+        shown[at:][: len(token)] for at, token in zip(logprobs["text_offset"], logprobs["tokens"], strict=True)
+    ] == logprobs["tokens"]
     assert chat.engine.requests[0].prompt_logprobs == 2
     assert finish == ("length" if max_tokens == 0 or len(ids("Hi there")) >= max_tokens else "stop")
     assert len(logprobs["tokens"]) == len(prompt) + (len(ids("Hi there")) if max_tokens else 0)

@@ -1,4 +1,4 @@
-"""A client that leaves frees its slot within a second in every state, through the real stack (STR-01, 02, 04, 05, 12)."""
+"""A client that leaves frees its slot within a second in every state (STR-01, STR-02, STR-04, STR-05, STR-12)."""
 
 from __future__ import annotations
 
@@ -118,8 +118,6 @@ def test_str_05_300_resets_leave_nothing_behind():
         asyncio.run_coroutine_threadsafe(count(), server.loop).result(10)
     assert left[0] == 0
     assert left[1] <= 2
-
-
 
 
 @pytest.mark.parametrize("fails", ["send", "first await", "iterator"])

@@ -17,7 +17,7 @@ PREFLIGHT = {"Access-Control-Request-Method": "POST", "Access-Control-Request-He
 
 def client_of(**config):
     app = create_app(FakeBackend(FakeEngine(say([5]))), ServerConfig(**config))
-    return TestClient(app, raise_server_exceptions=False, base_url="http://localhost:8080")
+    return TestClient(app, raise_server_exceptions=False, base_url="http://127.0.0.1:8080")
 
 
 @pytest.fixture
@@ -117,7 +117,9 @@ def test_sec_06_origins_of_others_are_refused_without_keys(origin, status):
         assert "server.cors_origins" in answer.json()["error"]["message"]
 
 
-@pytest.mark.parametrize("kind", ["text/plain", "", "application/x-www-form-urlencoded", "multipart/form-data", "application/jsonx"])
+@pytest.mark.parametrize(
+    "kind", ["text/plain", "", "application/x-www-form-urlencoded", "multipart/form-data", "application/jsonx"]
+)
 def test_sec_06_other_content_types_are_refused(kind):
     """SEC-06, API-10: a plain cross-site POST cannot declare JSON."""
     with client_of() as client:

@@ -1,4 +1,4 @@
-"""Fields of a request: honoured, documented as without effect, or 400 that names them (API-09, API-10, SAMP-06, SAMP-08)."""
+"""Fields of a request: honoured, without effect, or 400 that names them (API-09, API-10, SAMP-06, SAMP-08)."""
 
 from __future__ import annotations
 
@@ -14,22 +14,74 @@ from tests.server.asking import Chat
 
 BIG = 10**9
 REFUSED = [
-    ("max_tokens", "10"), ("max_tokens", 0), ("max_tokens", -1), ("max_tokens", 10**12), ("max_tokens", 1.5), ("max_tokens", True),
-    ("max_completion_tokens", 0), ("max_completion_tokens", "x"),
-    ("temperature", "hot"), ("temperature", -1), ("temperature", BIG), ("temperature", 2.1), ("temperature", True),
-    ("top_p", 1.1), ("top_p", -1), ("top_p", "1"), ("top_k", -2), ("top_k", 1.5), ("top_k", True), ("min_p", 1.1), ("min_p", -0.1),
-    ("seed", 2**80), ("seed", -(2**80)), ("seed", "x"), ("seed", 1.5), ("seed", False),
-    ("presence_penalty", 2.1), ("frequency_penalty", -2.1), ("repetition_penalty", 0), ("repetition_penalty", 3),
-    ("logit_bias", {"1": 101}), ("logit_bias", {"x": 1}), ("logit_bias", {"-1": 1}), ("logit_bias", {"8192": 1}), ("logit_bias", []),
-    ("stop", ""), ("stop", ["a", "b", "c", "d", "e"]), ("stop", [1]), ("stop", ["a", ""]), ("stop", 5),
-    ("n", 0), ("n", "2"), ("n", BIG), ("stream", "true"), ("stream", 1), ("stream_options", {"include_usage": True}),
-    ("top_logprobs", 5), ("logprobs", 3), ("min_tokens", -1), ("min_tokens", 5000), ("ignore_eos", "yes"),
-    ("store", True), ("service_tier", "flex"), ("metadata", "x"), ("user", 5), ("modalities", ["audio"]), ("verbosity", "high"),
-    ("chat_template_kwargs", []), ("chat_template_kwargs", {"messages": []}), ("reasoning_effort", 3), ("tools", {}), ("model", 5),
-]  # fmt: skip
+    ("max_tokens", "10"),
+    ("max_tokens", 0),
+    ("max_tokens", -1),
+    ("max_tokens", 10**12),
+    ("max_tokens", 1.5),
+    ("max_tokens", True),
+    ("max_completion_tokens", 0),
+    ("max_completion_tokens", "x"),
+    ("temperature", "hot"),
+    ("temperature", -1),
+    ("temperature", BIG),
+    ("temperature", 2.1),
+    ("temperature", True),
+    ("top_p", 1.1),
+    ("top_p", -1),
+    ("top_p", "1"),
+    ("top_k", -2),
+    ("top_k", 1.5),
+    ("top_k", True),
+    ("min_p", 1.1),
+    ("min_p", -0.1),
+    ("seed", 2**80),
+    ("seed", -(2**80)),
+    ("seed", "x"),
+    ("seed", 1.5),
+    ("seed", False),
+    ("presence_penalty", 2.1),
+    ("frequency_penalty", -2.1),
+    ("repetition_penalty", 0),
+    ("repetition_penalty", 3),
+    ("logit_bias", {"1": 101}),
+    ("logit_bias", {"x": 1}),
+    ("logit_bias", {"-1": 1}),
+    ("logit_bias", {"8192": 1}),
+    ("logit_bias", []),
+    ("stop", ""),
+    ("stop", ["a", "b", "c", "d", "e"]),
+    ("stop", [1]),
+    ("stop", ["a", ""]),
+    ("stop", 5),
+    ("n", 0),
+    ("n", "2"),
+    ("n", BIG),
+    ("stream", "true"),
+    ("stream", 1),
+    ("stream_options", {"include_usage": True}),
+    ("top_logprobs", 5),
+    ("logprobs", 3),
+    ("min_tokens", -1),
+    ("min_tokens", 5000),
+    ("ignore_eos", "yes"),
+    ("store", True),
+    ("service_tier", "flex"),
+    ("metadata", "x"),
+    ("user", 5),
+    ("modalities", ["audio"]),
+    ("verbosity", "high"),
+    ("chat_template_kwargs", []),
+    ("chat_template_kwargs", {"messages": []}),
+    ("reasoning_effort", 3),
+    ("tools", {}),
+    ("model", 5),
+]
 
 
-@pytest.mark.parametrize(("name", "value"), REFUSED, ids=[f"{name}={json.dumps(value)[:24]}" for name, value in REFUSED])
+@pytest.mark.parametrize(
+    ("name", "value"), REFUSED, ids=[f"{name}={json.dumps(value)[:24]}" for name, value in REFUSED]
+)
 def test_api_10_samp_06_wrong_types_and_ranges_name_the_field(name, value):
     """API-10, SAMP-06"""
     chat = Chat()
@@ -67,14 +119,27 @@ def test_api_09_unknown_fields_are_named(fields, param, hint):
 
 
 WITHOUT_EFFECT = [
-    ("user", "anna"), ("metadata", {"chat_id": "1"}), ("store", False), ("service_tier", "auto"), ("service_tier", "default"),
-    ("parallel_tool_calls", True), ("prompt_cache_key", "k"), ("prompt_cache_retention", "24h"), ("safety_identifier", "s"),
-    ("modalities", ["text"]), ("prediction", {"type": "content", "content": "x"}), ("response_format", {"type": "text"}),
-    ("verbosity", "medium"), ("stream", False), ("n", 1),
-]  # fmt: skip
+    ("user", "anna"),
+    ("metadata", {"chat_id": "1"}),
+    ("store", False),
+    ("service_tier", "auto"),
+    ("service_tier", "default"),
+    ("parallel_tool_calls", True),
+    ("prompt_cache_key", "k"),
+    ("prompt_cache_retention", "24h"),
+    ("safety_identifier", "s"),
+    ("modalities", ["text"]),
+    ("prediction", {"type": "content", "content": "x"}),
+    ("response_format", {"type": "text"}),
+    ("verbosity", "medium"),
+    ("stream", False),
+    ("n", 1),
+]
 
 
-@pytest.mark.parametrize(("name", "value"), WITHOUT_EFFECT, ids=[f"{name}={json.dumps(value)[:24]}" for name, value in WITHOUT_EFFECT])
+@pytest.mark.parametrize(
+    ("name", "value"), WITHOUT_EFFECT, ids=[f"{name}={json.dumps(value)[:24]}" for name, value in WITHOUT_EFFECT]
+)
 def test_api_09_fields_without_effect_are_accepted(name, value):
     """API-09"""
     plain, chat = Chat(), Chat()
@@ -96,25 +161,55 @@ def test_api_09_what_is_honoured_reaches_the_engine():
     """API-09"""
     chat = Chat()
     fields = {
-        "temperature": 0.5, "top_p": 0.4, "top_k": 3, "min_p": 0.1, "presence_penalty": 1.5, "frequency_penalty": -1,
-        "repetition_penalty": 1.1, "seed": 9, "logit_bias": {"1": -100, "20": 2.5}, "min_tokens": 2, "ignore_eos": True,
-        "logprobs": True, "max_tokens": 8, "n": 2,
-    }  # fmt: skip
+        "temperature": 0.5,
+        "top_p": 0.4,
+        "top_k": 3,
+        "min_p": 0.1,
+        "presence_penalty": 1.5,
+        "frequency_penalty": -1,
+        "repetition_penalty": 1.1,
+        "seed": 9,
+        "logit_bias": {"1": -100, "20": 2.5},
+        "min_tokens": 2,
+        "ignore_eos": True,
+        "logprobs": True,
+        "max_tokens": 8,
+        "n": 2,
+    }
     assert chat.ask(**fields).status_code == 200
     request = chat.engine.requests[0]
     assert request.sampling == SamplingParams(
-        temperature=0.5, top_p=0.4, top_k=3, min_p=0.1, presence_penalty=1.5, frequency_penalty=-1.0,
-        repetition_penalty=1.1, seed=9, logit_bias=((1, -100.0), (20, 2.5)),
-    )  # fmt: skip
-    assert (request.min_tokens, request.stop_token_ids, request.top_logprobs, request.max_tokens) == (2, frozenset(), 0, 8)
+        temperature=0.5,
+        top_p=0.4,
+        top_k=3,
+        min_p=0.1,
+        presence_penalty=1.5,
+        frequency_penalty=-1.0,
+        repetition_penalty=1.1,
+        seed=9,
+        logit_bias=((1, -100.0), (20, 2.5)),
+    )
+    assert (request.min_tokens, request.stop_token_ids, request.top_logprobs, request.max_tokens) == (
+        2,
+        frozenset(),
+        0,
+        8,
+    )
     assert [request.sampling.seed for request in chat.engine.requests] == [9, 10]
 
 
 CLAMPS = [
-    ("top_p", 0, "top_p", SMALLEST_TOP_P), ("top_p", 1, "top_p", 1.0), ("top_k", 0, "top_k", 0), ("top_k", -1, "top_k", 0),
-    ("top_k", BIG, "top_k", 0), ("top_k", 8191, "top_k", 8191), ("seed", -1, "seed", 2**63 - 1), ("temperature", 0, "temperature", 0.0),
-    ("min_p", 0, "min_p", 0.0), ("seed", 2**63 - 1, "seed", 2**63 - 1),
-]  # fmt: skip
+    ("top_p", 0, "top_p", SMALLEST_TOP_P),
+    ("top_p", 1, "top_p", 1.0),
+    ("top_k", 0, "top_k", 0),
+    ("top_k", -1, "top_k", 0),
+    ("top_k", BIG, "top_k", 0),
+    ("top_k", 8191, "top_k", 8191),
+    ("seed", -1, "seed", 2**63 - 1),
+    ("temperature", 0, "temperature", 0.0),
+    ("min_p", 0, "min_p", 0.0),
+    ("seed", 2**63 - 1, "seed", 2**63 - 1),
+]
 
 
 @pytest.mark.parametrize(("name", "value", "field", "wanted"), CLAMPS)
@@ -128,7 +223,10 @@ def test_samp_06_documented_clamps(name, value, field, wanted):
 def test_samp_08_a_bare_request_gets_the_defaults_of_the_rig():
     """SAMP-08: they are visible in the status; request values win, also an explicit 0; without a seed each is new."""
     engine = FakeEngine(say(ids("Hi.")))
-    chat = Chat(engine=engine, backend=FakeBackend(engine, defaults=SamplingParams(temperature=0.7, top_p=0.8, top_k=20, min_p=0.05)))
+    chat = Chat(
+        engine=engine,
+        backend=FakeBackend(engine, defaults=SamplingParams(temperature=0.7, top_p=0.8, top_k=20, min_p=0.05)),
+    )
     chat.ask()
     chat.ask()
     chat.ask(temperature=0, top_k=0, min_p=0, top_p=1)

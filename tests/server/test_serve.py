@@ -121,7 +121,10 @@ def test_ctr_08_newcomers_read_503_while_streams_end():
     """CTR-08, CTR-09"""
     with live(FakeEngine(hold())) as server:
         server.engine.drain = lambda deadline_s: setattr(server.engine, "draining", True)
-        with httpx.Client(base_url=server.url, timeout=10) as client, client.stream("POST", "/v1/chat/completions", json=HELLO):
+        with (
+            httpx.Client(base_url=server.url, timeout=10) as client,
+            client.stream("POST", "/v1/chat/completions", json=HELLO),
+        ):
             server.engine.wait_until(lambda engine: engine.running)
             server.service.stop()
             server.loop.call_soon_threadsafe(lambda: None)
@@ -164,10 +167,15 @@ sys.exit(asyncio.run(service.run()))
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_ctr_08_a_signal_drains_and_exits_with_0(number):
     """CTR-08"""
-    process = subprocess.Popen([sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     try:
         port = int(process.stdout.readline())
-        with httpx.Client(timeout=10) as client, client.stream("POST", f"http://127.0.0.1:{port}/v1/chat/completions", json=HELLO) as answer:
+        with (
+            httpx.Client(timeout=10) as client,
+            client.stream("POST", f"http://127.0.0.1:{port}/v1/chat/completions", json=HELLO) as answer,
+        ):
             lines = answer.iter_lines()
             next(lines)
             os.kill(process.pid, number)

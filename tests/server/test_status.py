@@ -14,13 +14,37 @@ from tests.builders.fake_engine import FakeEngine, endless, hold
 from tests.builders.live_server import FakeBackend, ids, live
 from tests.server.asking import USER, Chat
 
-KEYS = {"ready", "model", "rig", "slots", "queue", "cache", "timings", "drafts", "requests_finished", "nonfinite_rows",
-        "sampling", "versions", "last_fault"}  # fmt: skip
-METRICS = """vllm:num_requests_running vllm:num_requests_waiting vllm:kv_cache_usage_perc vllm:prompt_tokens_total
-vllm:generation_tokens_total vllm:request_success_total vllm:time_to_first_token_seconds_bucket
-vllm:e2e_request_latency_seconds_bucket vllm:spec_decode_num_drafts_total vllm:spec_decode_num_draft_tokens_total
-vllm:spec_decode_num_accepted_tokens_total vllm:spec_decode_num_accepted_tokens_per_pos_total strata:ready
-strata:nonfinite_rows_total""".split()
+KEYS = {
+    "ready",
+    "model",
+    "rig",
+    "slots",
+    "queue",
+    "cache",
+    "timings",
+    "drafts",
+    "requests_finished",
+    "nonfinite_rows",
+    "sampling",
+    "versions",
+    "last_fault",
+}
+METRICS = [
+    "vllm:num_requests_running",
+    "vllm:num_requests_waiting",
+    "vllm:kv_cache_usage_perc",
+    "vllm:prompt_tokens_total",
+    "vllm:generation_tokens_total",
+    "vllm:request_success_total",
+    "vllm:time_to_first_token_seconds_bucket",
+    "vllm:e2e_request_latency_seconds_bucket",
+    "vllm:spec_decode_num_drafts_total",
+    "vllm:spec_decode_num_draft_tokens_total",
+    "vllm:spec_decode_num_accepted_tokens_total",
+    "vllm:spec_decode_num_accepted_tokens_per_pos_total",
+    "strata:ready",
+    "strata:nonfinite_rows_total",
+]
 
 
 def test_status_is_one_object():
@@ -47,7 +71,9 @@ def test_metrics_have_vllms_names():
     names = {line.partition("{")[0].partition(" ")[0] for line in answer.text.splitlines() if not line.startswith("#")}
     assert set(METRICS) <= names
     assert 'vllm:time_to_first_token_seconds_count{model_name="strata-tiny"} 1.0' in answer.text
-    assert 'vllm:spec_decode_num_accepted_tokens_per_pos_total{model_name="strata-tiny",position="1"} 4.0' in answer.text
+    assert (
+        'vllm:spec_decode_num_accepted_tokens_per_pos_total{model_name="strata-tiny",position="1"} 4.0' in answer.text
+    )
     assert 'finished_reason="stop"' in answer.text
 
 
@@ -94,5 +120,6 @@ def test_api_13_status_stays_quick_while_a_long_prompt_is_tokenised_and_others_d
 
 
 def test_the_server_never_loads_torch():
-    code = "import sys, appliance.server.app, appliance.server.serve, appliance.server.auth; sys.exit('torch' in sys.modules)"
+    modules = "appliance.server.app, appliance.server.serve, appliance.server.auth"
+    code = f"import sys, {modules}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -61,7 +61,10 @@ class Quiet:
 
     def __init__(self, server, body, comments=3):
         self.before: list[str] = []
-        with httpx.Client(base_url=server.url, timeout=10) as client, client.stream("POST", "/v1/chat/completions", json=body) as answer:
+        with (
+            httpx.Client(base_url=server.url, timeout=10) as client,
+            client.stream("POST", "/v1/chat/completions", json=body) as answer,
+        ):
             assert answer.status_code == 200
             for line in answer.iter_lines():
                 self.before.append(line)
@@ -122,7 +125,10 @@ def test_spec_12_more_users_than_slots():
                     await asyncio.to_thread(
                         server.engine.wait_until, lambda engine, wanted=number + 1: len(engine.requests) == wanted
                     )
-                refused = [await client.post("/v1/chat/completions", json=HELLO | {"stream": stream}) for stream in (True, False)]
+                refused = [
+                    await client.post("/v1/chat/completions", json=HELLO | {"stream": stream})
+                    for stream in (True, False)
+                ]
                 status = (await client.get("/v1/status")).json()
                 server.call(server.engine.release)
                 return refused, status, await asyncio.gather(*tasks)
@@ -143,11 +149,16 @@ def test_spec_13_one_bad_request_blocks_nobody():
 
     async def script(stream):
         if stream.request.max_tokens == 7:
-            stream.finish(FinishReason.ERROR, error="token id 9000 is outside the vocabulary", error_code="invalid_request")
+            stream.finish(
+                FinishReason.ERROR, error="token id 9000 is outside the vocabulary", error_code="invalid_request"
+            )
         else:
             await hold(ids("Hi"))(stream)
 
-    with live(FakeEngine(script, slots=2)) as server, httpx.Client(base_url=server.url, timeout=10) as client:
+    with (
+        live(FakeEngine(script, slots=2)) as server,
+        httpx.Client(base_url=server.url, timeout=10) as client,
+    ):
         with client.stream("POST", "/v1/chat/completions", json=HELLO) as third:
             server.engine.wait_until(lambda engine: engine.running)
             bad = client.post("/v1/chat/completions", json=HELLO | {"stream": False, "max_tokens": 7})
@@ -194,7 +205,10 @@ FAULTS = {"exits in mid-answer": dies, "answers garbage": breaks_off, "falls sil
 @pytest.mark.parametrize("script", FAULTS.values(), ids=FAULTS.keys())
 def test_str_11_the_engine_dies_in_mid_answer(script):
     """STR-11: an error event and the end for the stream, 503 for who waits, nothing internal told."""
-    with live(FakeEngine(script), watchdog_s=0.1, watchdog_token_s=0.0, keep_alive_s=0.02) as server, httpx.Client(base_url=server.url) as client:
+    with (
+        live(FakeEngine(script), watchdog_s=0.1, watchdog_token_s=0.0, keep_alive_s=0.02) as server,
+        httpx.Client(base_url=server.url) as client,
+    ):
         answer = client.post("/v1/chat/completions", json=HELLO)
         whole = client.post("/v1/chat/completions", json=HELLO | {"stream": False})
         status = client.get("/v1/status").json()
@@ -218,10 +232,15 @@ def test_str_11_silence_while_others_are_served_is_no_fault():
     def script(stream):
         return endless(ids(" a")[0])(stream) if len(stream.engine.requests) == 1 else hold()(stream)
 
-    with live(FakeEngine(script), watchdog_s=0.1, watchdog_token_s=0.0, keep_alive_s=0.02) as server, httpx.Client(base_url=server.url) as client:
-        with client.stream("POST", "/v1/chat/completions", json=HELLO) as busy:
-            next(busy.iter_raw())
-            quiet = Quiet(server, HELLO, comments=15)
+    with (
+        live(FakeEngine(script), watchdog_s=0.1, watchdog_token_s=0.0, keep_alive_s=0.02) as server,
+        httpx.Client(base_url=server.url) as client,
+        client.stream("POST", "/v1/chat/completions", json=HELLO) as busy,
+    ):
+        lines = busy.iter_lines()
+        next(lines)
+        quiet = Quiet(server, HELLO, comments=15)
+        assert next(lines) is not None
     assert finish_of(quiet.events) == "stop"
     assert not server.backend.silences
 

@@ -72,7 +72,9 @@ async def status(request: AnyRequest) -> Status:
         drafts=now.drafts,
         requests_finished=now.requests_finished,
         nonfinite_rows=now.nonfinite_rows,
-        sampling=defaults(context.backend.sampling_defaults(), thinking=context.backend.text().template.thinks_by_default),
+        sampling=defaults(
+            context.backend.sampling_defaults(), thinking=context.backend.text().template.thinks_by_default
+        ),
         versions=versions(),
         last_fault=now.last_fault or state.fault,
     )
