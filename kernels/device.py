@@ -8,7 +8,7 @@ The interpreter has no inline assembly, so what needs it is written twice.
 """
 
 # mypy: ignore-errors
-# ruff: noqa: ANN001, ANN201, D103
+# ruff: noqa: ANN
 
 import os
 
@@ -96,7 +96,7 @@ def pair(words):
 
 @triton.jit
 def perm_k(k):
-    """Place of input k in a permuted fp16 operand row: inside 128, bits (i, b, mr, mj, h) of k = 64 mj + 16 b + 8 mr + 4 h + i."""
+    """Place of input k in a permuted fp16 row: k = 64 mj + 16 b + 8 mr + 4 h + i of 128 goes to (i, b, mr, mj, h)."""
     inner = k % 128
     quad = inner // 4
     return (
