@@ -8,7 +8,7 @@ The interpreter has no inline assembly, so what needs it is written twice.
 """
 
 # mypy: ignore-errors
-# ruff: noqa: ANN
+# ruff: noqa: ANN001, ANN201, ANN202
 
 import os
 

@@ -50,7 +50,8 @@ def _one(bits: Tensor) -> Tensor:
 
 def _eight(codes: Tensor) -> Tensor:
     """[i / 2][q g][lane][m], code (i % 2, h) at 16 (i % 2) + 8 h."""
-    t = tiles(codes).unflatten(-1, (2, 2))  # ... h i/2 i%2
+    t = tiles(codes)
+    t = t.reshape(*t.shape[:-1], 2, 2)  # ... h i/2 i%2
     order = t.permute(0, 1, 9, 2, 3, 4, 5, 6, 7, 10, 8)
     return joined(order.flatten(-2), 8).flatten(2)
 
@@ -98,20 +99,20 @@ def step_words(form: PlaneFormat, steps: Tensor) -> Tensor:
     """Biased steps int32 [rows, chunks, groups] to int32 [strips, chunks, words]."""
     t = row_groups(steps)  # strip chunk a q g groups
     if (form.step_bits, form.group) == (8, 16):
-        halves = t.unflatten(-1, (2, 2, 2))  # mj b/2 b%2
+        halves = t.reshape(*t.shape[:-1], 2, 2, 2)  # mj b/2 b%2
         return joined(halves.permute(0, 1, 2, 6, 3, 4, 5, 7).flatten(-2), 8).flatten(2)
     return joined(t, form.step_bits).flatten(2)
 
 
 def scale_pairs(scales: Tensor) -> Tensor:
-    """Direct scales float32 [rows, chunks, groups] to int32 [strips, chunks, words]: [a][group of b][q g], mj in halves."""
+    """Direct scales [rows, chunks, groups] to int32 [strips, chunks, words]: [a][group of b][q g] with mj in halves."""
     t = row_groups(scales)
-    halves = t.unflatten(-1, (2, t.shape[-1] // 2))  # ... mj, group of b
+    halves = t.reshape(*t.shape[:-1], 2, t.shape[-1] // 2)  # ... mj, group of b
     return half_words(halves.permute(0, 1, 2, 6, 3, 4, 5).flatten(2))
 
 
 def row_words(values: Tensor, low: Tensor | None) -> Tensor:
-    """One fp16 a row and chunk to int32 [strips, chunks, words]: [a][q] with g in halves, or [a][q g] with low above."""
+    """One fp16 a row and chunk to int32 [strips, chunks, words]: [a][q], g in halves, or [a][q g], low above."""
     t = row_groups(values)
     if low is None:
         return half_words(t.flatten(2))

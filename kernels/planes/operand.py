@@ -15,7 +15,7 @@ def operand_columns(columns: int) -> int:
 
 
 def to_operand(x: Tensor, *, exact: bool) -> Tensor:
-    """float32 [rows, columns] to operand rows [rows, operand_columns(columns)]: float32 if exact, else permuted fp16."""
+    """float32 [rows, columns] to operand rows [rows, operand_columns(columns)]: float32 if exact, else fp16."""
     padded = pad(x.to(torch.float32), (0, operand_columns(x.shape[1]) - x.shape[1]))
     if exact:
         return padded.contiguous()

@@ -126,7 +126,7 @@ def pack_gate_up(
     missing = -gate_raw.shape[0] % TILE_COLUMNS
     if gate_type == up_type:
         both = torch.stack((_padded_rows(gate_raw, missing), _padded_rows(up_raw, missing)))
-        mixed = both.unflatten(1, (-1, TILE_ROWS // 2)).transpose(0, 1).reshape(-1, gate_raw.shape[1])
+        mixed = _alternating(both)
         return pack(gate_type, mixed, columns=columns, form=target.name, out=out)
     halves = [
         _float_or_wide(name, target, _padded_rows(raw, missing), columns)
@@ -169,14 +169,21 @@ def _float_or_wide(type_name: str, form: PlaneFormat, raw: Tensor, columns: int)
     return rows if natural == form else _widened(natural, rows)
 
 
+def _alternating(both: Tensor) -> Tensor:
+    """[2, rows, ...] to [2 * rows, ...]: 16 rows of the first, the same 16 of the second, and so on."""
+    rest = both.shape[2:]
+    return both.reshape(2, -1, TILE_ROWS // 2, *rest).transpose(0, 1).reshape(-1, *rest)
+
+
 def _interleaved(gate: _Rows, up: _Rows) -> _Rows:
     def mix(a: Tensor | None, b: Tensor | None) -> Tensor | None:
         if a is None or b is None:
             return None
-        return torch.stack((a, b)).unflatten(1, (-1, TILE_ROWS // 2)).transpose(0, 1).reshape(-1, *a.shape[1:])
+        return _alternating(torch.stack((a, b)))
 
     codes, d = mix(gate.codes, up.codes), mix(gate.d, up.d)
-    assert codes is not None and d is not None
+    assert codes is not None
+    assert d is not None
     return _Rows(codes, d, mix(gate.steps, up.steps), mix(gate.low, up.low), mix(gate.low_steps, up.low_steps), None)
 
 

@@ -1,9 +1,9 @@
 """Planes back to float32, weight by weight from the words named in `format.py`; the reference of every kernel.
 
-Equal to the blocks' values (`kernels.quant.dequantise`) but for float32 rounding, because d and offsets are fp16 in the
-file too and only a power of two is taken out, unless a strip holds scales that differ by more than 2^17 (q8 and other
-direct scales; 2^22 for F16, BF16 and F32; 2^11 for steps): then the smallest lose bits, by at most 2^-25 of the largest.
-`wide` rounds products of a scale and a step to fp16: 2^-11 of a group's scale times its largest code.
+Equal to the blocks' values (`kernels.quant.dequantise`): d and offsets are fp16 in the file too, and only a power of
+two is taken out. Where a strip of 32 rows holds scales that differ by more than 2^17 (direct scales; 2^28 for F16, BF16
+and F32; 2^11 for steps), the smallest lose bits: by at most 2^-25 of the largest.
+`wide` rounds products of a scale and a step to fp16: by 2^-11 of the product, times the code.
 """
 
 from __future__ import annotations
