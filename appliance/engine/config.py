@@ -26,6 +26,7 @@ class EngineConfig:
         batch_mtp: drafts in every window; False: only while one conversation decodes.
         queue_limit: requests that may wait beyond those that have or could have a slot.
         watchdog_s: silence of the engine thread in a window of few rows that counts as a fault (see watchdog.py).
+        max_rows: rows of the largest window that the model can compute; None where it sets no bound.
         repeat_limit: a run of one same token id this long ends the request as degenerate; 0 never. Does not apply
             to requests without stop tokens (ignore_eos).
 
@@ -43,6 +44,7 @@ class EngineConfig:
     batch_mtp: bool = True
     queue_limit: int = 32
     watchdog_s: float = 60.0
+    max_rows: int | None = None
     repeat_limit: int = 256
 
     def __post_init__(self) -> None:
@@ -59,6 +61,11 @@ class EngineConfig:
         ):
             if getattr(self, name) < least:
                 raise RigError(f"engine setting {name} is {getattr(self, name)}; it must be at least {least}")
+        if self.max_rows is not None and self.max_rows < self.slots:
+            raise RigError(
+                f"{self.slots} slots need windows of as many rows, and this model's hold {self.max_rows}; "
+                f"set parallel to at most {self.max_rows}"
+            )
         if not self.watchdog_s > 0:
             raise RigError(f"engine setting watchdog_s is {self.watchdog_s}; it must be above 0")
         if self.pages * self.page_tokens < self.max_tokens:
@@ -75,7 +82,8 @@ class EngineConfig:
     @property
     def window_rows(self) -> int:
         """Most rows of any window; the model's buffers must hold them."""
-        return self.decode_rows + self.prompt_chunk
+        rows = self.decode_rows + self.prompt_chunk
+        return rows if self.max_rows is None else min(rows, self.max_rows)
 
     def limits(self, *, vocabulary: int, can_draft: bool) -> Limits:
         """The scheduler's part of these settings, for a model with `vocabulary` logits a row."""
@@ -87,4 +95,5 @@ class EngineConfig:
             draft_min_p=self.draft_min_p,
             batch_mtp=self.batch_mtp,
             repeat_limit=self.repeat_limit,
+            window_rows=self.max_rows,
         )

@@ -11,8 +11,8 @@ from appliance.engine.config import EngineConfig
 from appliance.engine.delivery import Delivery
 from appliance.engine.handle import EngineHandle
 from appliance.engine.loop import EngineLoop
-from appliance.engine.sampler import Sampler
 from appliance.engine.selftest import check_model
+from appliance.engine.steps import stepper_of
 from appliance.engine.watchdog import Watchdog
 from appliance.model.interface import LoadedModel
 from appliance.scheduler.pages import PagePool
@@ -52,9 +52,8 @@ class Engine:
         )
         self._watchdog = Watchdog(config.watchdog_s, on_silence=self._delivery.fail)
         self._loop = EngineLoop(
-            model,
+            stepper_of(model, scheduler),
             scheduler,
-            sampler=Sampler(vocabulary=model.vocabulary),
             delivery=self._delivery,
             board=board,
             watchdog=self._watchdog,

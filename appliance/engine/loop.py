@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
 
 import torch
 
 from appliance.engine.board import Board
 from appliance.engine.delivery import Delivery
-from appliance.engine.sampler import Sampler
+from appliance.engine.steps import Stepper
 from appliance.engine.watchdog import Watchdog
-from appliance.model.interface import LoadedModel
 from appliance.scheduler.scheduler import Scheduler, SessionEvent
 from appliance.scheduler.windows import Turn
 
@@ -24,18 +22,16 @@ class EngineLoop:
 
     def __init__(
         self,
-        model: LoadedModel,
+        stepper: Stepper,
         scheduler: Scheduler,
         *,
-        sampler: Sampler,
         delivery: Delivery,
         board: Board,
         watchdog: Watchdog,
     ) -> None:
         """Ready to `run` on its own thread."""
-        self._model = model
+        self._stepper = stepper
         self._scheduler = scheduler
-        self._sampler = sampler
         self._delivery = delivery
         self._board = board
         self._watchdog = watchdog
@@ -70,9 +66,7 @@ class EngineLoop:
         events = self._leavers()
         admitted = self._scheduler.admit()
         for session in admitted:
-            self._model.open_slot(session.slot)
-            self._model.set_pages(session.slot, session.pages)
-            self._sampler.open(session)
+            self._stepper.open(session)
         if events or admitted:
             self._publish(events)
         turn = self._scheduler.next_turn()
@@ -93,24 +87,14 @@ class EngineLoop:
         return events
 
     def _window(self, turn: Turn, began_s: float) -> None:
-        clock: Callable[[], float] = time.perf_counter
         tokens_before = self._scheduler.generated_tokens
-        composed_s = clock()
-        logits = self._model.forward(turn.window)
-        ran_s = clock()
-        drawn = self._sampler.draw(turn, logits)
-        sampled_s = clock()
-        settled = self._scheduler.settle(turn, drawn)
-        self._publish(settled.events)
-        published_s = clock()
-        # The clients hear of this window while the next one's drafts are computed.
-        self._scheduler.offer(self._model.advance(settled.commits, self._sampler.choose))
-        drafted_s = clock()
+        composed_s = time.perf_counter()
+        spent = self._stepper.step(turn, self._publish)
         self._board.add(
-            forward_s=ran_s - composed_s,
-            sample_s=sampled_s - ran_s,
-            draft_s=drafted_s - published_s,
-            host_s=composed_s - began_s + published_s - sampled_s,
+            forward_s=spent.forward_s,
+            sample_s=spent.sample_s,
+            draft_s=spent.draft_s,
+            host_s=composed_s - began_s + spent.host_s,
             tokens=self._scheduler.generated_tokens - tokens_before,
         )
 

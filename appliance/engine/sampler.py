@@ -89,6 +89,13 @@ class Sampler:
             prompt_tokens=torch.tensor(sorted(set(request.prompt_ids))) if rules.uses_prompt else None,
         )
 
+    def simple_rules(self, session: Session) -> Rules | None:
+        """The session's rules where they say all there is to know of its rows; None where more is wanted than a draw."""
+        asked, request = self._asked[session.slot], session.request
+        more = asked.rules.uses_generated or asked.rules.logit_bias or request.min_tokens
+        scored = request.top_logprobs is not None or request.prompt_logprobs is not None
+        return None if more or scored else asked.rules
+
     def draw(self, turn: Turn, logits: torch.Tensor) -> list[Drawn]:
         """Draws for each span of the turn.
 

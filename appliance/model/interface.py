@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 import torch
 
 from appliance.model.window import Commit, Draft, Window
+from kernels.sampling import Rules
 
 
 class Chooser(Protocol):
@@ -66,5 +68,59 @@ class LoadedModel(Protocol):
 
         A slot of the window without a commit must be reopened before its next use. After the call a slot's
         state is exactly that of a run that never saw the rows which were not kept.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """What a step shall do with a span once its rows are computed.
+
+    Attributes:
+        rules: how its tokens are drawn.
+        next_token: the prompt's next token, after which nothing is drawn; None: draw.
+        draft_max: how many drafts to propose; 0 for none.
+    """
+
+    rules: Rules
+    next_token: int | None = None
+    draft_max: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stepped:
+    """What became of a span.
+
+    Attributes:
+        slot: the session's slot.
+        tokens: drawn after the last row that is no draft, and after each draft; none where the next token was given.
+        finite: whether the logits of those rows were numbers.
+        kept: rows that stay.
+        drafts: proposed tokens to follow the last token that stands; up to `Ask.draft_max`.
+        probabilities: of the drafts.
+    """
+
+    slot: int
+    tokens: tuple[int, ...]
+    finite: tuple[bool, ...]
+    kept: int
+    drafts: tuple[int, ...]
+    probabilities: tuple[float, ...]
+
+
+@runtime_checkable
+class StepModel(LoadedModel, Protocol):
+    """A model that draws, accepts and drafts where it computes: one launch and one wait for a whole turn."""
+
+    def can_draw(self, rules: Rules) -> bool:
+        """Whether a step draws by these rules; if not, `forward` and `advance` do."""
+        ...
+
+    def step(self, window: Window, asks: Sequence[Ask]) -> tuple[Stepped, ...]:
+        """Runs a window, keeps the drafts that equal the tokens drawn before them, and proposes new ones.
+
+        Args:
+            window: the spans.
+            asks: one for each span, in order.
         """
         ...

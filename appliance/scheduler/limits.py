@@ -17,6 +17,7 @@ class Limits:
         draft_min_p: the drafter's probability below which a draft ends.
         batch_mtp: drafts in every window; False: only while one conversation decodes.
         repeat_limit: length of a run of one token id that ends a request; 0 never.
+        window_rows: rows of the largest window, at least one for each slot; None where only the others bound it.
     """
 
     slots: int
@@ -26,3 +27,16 @@ class Limits:
     draft_min_p: float
     batch_mtp: bool
     repeat_limit: int
+    window_rows: int | None = None
+
+    def drafts_of(self, sessions: int) -> int:
+        """Drafts for each conversation that leave all `sessions` of them a fair share of a window's rows."""
+        if self.window_rows is None:
+            return self.draft_max
+        return min(self.draft_max, self.window_rows // max(1, sessions) - 1)
+
+    def prompt_rows(self, decode_rows: int) -> int:
+        """Rows of prompt reading beside `decode_rows` rows of decoding."""
+        if self.window_rows is None:
+            return self.prompt_chunk
+        return min(self.prompt_chunk, self.window_rows - decode_rows)

@@ -80,9 +80,9 @@ class Scheduler:
         """Composes the next window; None when nobody runs."""
         decoding = [session for session in self.running if session.state is SessionState.DECODING]
         reading = [session for session in self.running if session.state is SessionState.READING]
-        if not drafts_on(self.limits, decoding=len(decoding)):
-            for session in decoding:
-                session.drafts = ()
+        most = self.limits.drafts_of(len(self.running)) if drafts_on(self.limits, decoding=len(decoding)) else 0
+        for session in decoding:
+            session.drafts = session.drafts[:most]
         if len(reading) > 1:
             first = self._turns % len(reading)
             reading = reading[first:] + reading[:first]

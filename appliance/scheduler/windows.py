@@ -43,7 +43,8 @@ def build_turn(decoding: Sequence[Session], reading: Sequence[Session], *, limit
     scored_rows = max(1, limits.scored_chunk // max(1, scorers))
     wants = [_wanted_rows(session, scored_rows=scored_rows) for session in reading]
     readers: list[Session] = []
-    for session, rows in zip(reading, fair_shares(wants, limits.prompt_chunk), strict=True):
+    budget = limits.prompt_rows(sum(len(span.tokens) for span in spans))
+    for session, rows in zip(reading, fair_shares(wants, budget), strict=True):
         if rows:
             readers.append(session)
             spans.append(_read_span(session, rows))

@@ -1,0 +1,158 @@
+"""How a turn is computed and settled: in separate calls, or as one step of a model that samples and accepts itself."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from appliance.engine.places import places_of
+from appliance.engine.sampler import Sampler
+from appliance.errors import EngineFault
+from appliance.model.interface import Ask, LoadedModel, StepModel, Stepped
+from appliance.model.window import Commit, Draft
+from appliance.scheduler.commit import Drawn
+from appliance.scheduler.planner import drafts_on
+from appliance.scheduler.scheduler import Scheduler, SessionEvent
+from appliance.scheduler.session import Session
+from appliance.scheduler.windows import Turn
+from kernels.sampling import Rules
+
+Publish = Callable[[list[SessionEvent]], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spent:
+    """Where the seconds of a step went; what a model does in one piece counts as forward."""
+
+    forward_s: float
+    sample_s: float
+    draft_s: float
+    host_s: float
+
+
+class Stepper(Protocol):
+    """Owned by the engine's thread."""
+
+    def open(self, session: Session) -> None:
+        """Prepares the slot that the session was given."""
+        ...
+
+    def step(self, turn: Turn, publish: Publish) -> Spent:
+        """Computes a turn, settles it, tells the clients through `publish`, and offers the next drafts."""
+        ...
+
+
+class PlainStepper:
+    """Forward, draw, settle, advance: the host decides between the calls."""
+
+    def __init__(self, model: LoadedModel, scheduler: Scheduler) -> None:
+        """For a model whose state this thread owns."""
+        self._model = model
+        self._scheduler = scheduler
+        self.sampler = Sampler(vocabulary=model.vocabulary)
+
+    def open(self, session: Session) -> None:
+        """See `Stepper`."""
+        self._model.open_slot(session.slot)
+        self._model.set_pages(session.slot, session.pages)
+        self.sampler.open(session)
+
+    def step(self, turn: Turn, publish: Publish) -> Spent:
+        """See `Stepper`."""
+        clock = time.perf_counter
+        began_s = clock()
+        logits = self._model.forward(turn.window)
+        ran_s = clock()
+        drawn = self.sampler.draw(turn, logits)
+        sampled_s = clock()
+        settled = self._scheduler.settle(turn, drawn)
+        publish(settled.events)
+        published_s = clock()
+        # The clients hear of this window while the next one's drafts are computed.
+        self._scheduler.offer(self._model.advance(settled.commits, self.sampler.choose))
+        return Spent(
+            forward_s=ran_s - began_s,
+            sample_s=sampled_s - ran_s,
+            draft_s=clock() - published_s,
+            host_s=published_s - sampled_s,
+        )
+
+
+class DeviceStepper:
+    """One launch and one wait a turn; turns that want more than a draw go the plain way, on the same state."""
+
+    def __init__(self, model: StepModel, scheduler: Scheduler) -> None:
+        """For a model whose state this thread owns."""
+        self._model = model
+        self._scheduler = scheduler
+        self._plain = PlainStepper(model, scheduler)
+        self._rules: dict[int, Rules | None] = {}
+
+    def open(self, session: Session) -> None:
+        """See `Stepper`."""
+        self._plain.open(session)
+        rules = self._plain.sampler.simple_rules(session)
+        self._rules[session.slot] = rules if rules is not None and self._model.can_draw(rules) else None
+
+    def step(self, turn: Turn, publish: Publish) -> Spent:
+        """See `Stepper`.
+
+        Raises:
+            EngineFault: the device kept other rows of a conversation than the host.
+        """
+        asks = self._asks(turn)
+        if asks is None:
+            return self._plain.step(turn, publish)
+        clock = time.perf_counter
+        began_s = clock()
+        stepped = self._model.step(turn.window, asks)
+        ran_s = clock()
+        settled = self._scheduler.settle(turn, [Drawn(found.tokens, found.finite) for found in stepped])
+        publish(settled.events)
+        self._scheduler.offer(proposals(settled.commits, stepped))
+        return Spent(forward_s=ran_s - began_s, sample_s=0.0, draft_s=0.0, host_s=clock() - ran_s)
+
+    def _asks(self, turn: Turn) -> list[Ask] | None:
+        """None when some span wants more than a draw."""
+        places = places_of(turn)
+        limits = self._scheduler.limits
+        draft_max = limits.draft_max if drafts_on(limits, decoding=sum(p.drawn > 0 for p in places)) else 0
+        asks: list[Ask] = []
+        for place in places:
+            rules = self._rules[place.session.slot]
+            if rules is None:
+                return None
+            if place.drawn:
+                asks.append(Ask(rules=rules, draft_max=draft_max))
+            else:
+                after = place.session.request.prompt_ids[place.span.start + len(place.span.tokens)]
+                asks.append(Ask(rules=rules, next_token=after))
+        return asks
+
+
+def proposals(commits: Sequence[Commit], stepped: Sequence[Stepped]) -> list[Draft]:
+    """The device's drafts, as far as each commit wants them.
+
+    Raises:
+        EngineFault: a commit that keeps other rows than the device kept.
+    """
+    by_slot = {found.slot: found for found in stepped}
+    drafts: list[Draft] = []
+    for commit in commits:
+        found = by_slot[commit.slot]
+        if commit.kept != found.kept:
+            raise EngineFault(
+                f"slot {commit.slot}: the device kept {found.kept} rows and the host {commit.kept}; their states differ"
+            )
+        most = min(commit.draft_max, len(found.drafts))
+        sure = (n for n in range(most) if found.probabilities[n] < commit.draft_min_p)
+        count = next(sure, most)
+        drafts.append(Draft(commit.slot, found.drafts[:count], found.probabilities[:count]))
+    return drafts
+
+
+def stepper_of(model: LoadedModel, scheduler: Scheduler) -> Stepper:
+    """The way to step a model."""
+    return DeviceStepper(model, scheduler) if isinstance(model, StepModel) else PlainStepper(model, scheduler)
