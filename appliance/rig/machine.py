@@ -1,15 +1,17 @@
-"""Owns what was measured: cards, RAM and its limits, cores, storage; frozen once probed."""
+"""Owns what was found: cards, RAM and its limits, cores, storage, speeds; frozen once probed."""
 
 from __future__ import annotations
 
 import platform
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from appliance.rig.cards import Cards, probe_cards
 from appliance.rig.limits import Cores, Ram, probe_cores, probe_ram
 from appliance.rig.paths import in_image
+from appliance.rig.processor import Processor, probe_processor
+from appliance.rig.rates import Rates
 from appliance.rig.storage import Storage, probe_storage
 
 ROOT = Path("/")
@@ -27,6 +29,8 @@ class Machine:
         system: kernel and architecture.
         container: "docker", "podman" and so on, None outside a container.
         image: whether this is the appliance's own image.
+        processor: what the cores are, and how much RAM may be locked.
+        rates: measured speeds; `probe` measures none, see `measure`.
     """
 
     cards: Cards
@@ -36,6 +40,8 @@ class Machine:
     system: str
     container: str | None
     image: bool
+    processor: Processor = field(default_factory=Processor)
+    rates: Rates = field(default_factory=Rates)
 
 
 def probe(folder: Path | None = None, *, root: Path = ROOT, cards: Callable[[], Cards] = probe_cards) -> Machine:
@@ -54,6 +60,7 @@ def probe(folder: Path | None = None, *, root: Path = ROOT, cards: Callable[[], 
         system=f"{platform.system()} {platform.release()} {platform.machine()}",
         container=_container(root),
         image=in_image(root),
+        processor=probe_processor(root),
     )
 
 
