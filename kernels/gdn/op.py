@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
+
+from kernels.norm import rms_norm
 
 CHUNK_ROWS = 64
 
@@ -126,8 +129,7 @@ def _chunk(
     products = torch.matmul(both, key.transpose(2, 3).unsqueeze(1))
     read = torch.matmul(both, state.view(batch, repeat, key_heads, dim, dim)).view(batch, heads, 2, length, dim)
     # Differences of float64 sums: a large decay early in the chunk must not blur small ones after it.
-    above = torch.full((length, length), float("-inf"), dtype=torch.float64, device=decay.device).triu_(1)
-    ratio = (decay.unsqueeze(3) - decay.unsqueeze(2)).add_(above).exp_().to(torch.float32)
+    ratio = (decay.unsqueeze(3) - decay.unsqueeze(2)).add_(_above(length, decay.device)).exp_().to(torch.float32)
     weights = ratio.view(batch, repeat, key_heads, 1, length, length) * products.view(
         batch, 1, key_heads, 2, length, length
     )
@@ -138,6 +140,12 @@ def _chunk(
     update = torch.linalg.solve_triangular(system, wanted, upper=False, unitriangular=True)
     out = torch.matmul(weights[:, :, 1], update).add_(read[:, :, 1])
     return out, update
+
+
+@lru_cache(maxsize=CHUNK_ROWS + 8)
+def _above(length: int, device: torch.device) -> torch.Tensor:
+    """-inf above the diagonal, 0 elsewhere; what it is added to becomes 0 as a power."""
+    return torch.full((length, length), float("-inf"), dtype=torch.float64, device=device).triu_(1)
 
 
 def commit_state(state: torch.Tensor, rows: DeltaRows, kept: torch.Tensor) -> torch.Tensor:
@@ -180,6 +188,4 @@ def gated_norm(out: torch.Tensor, gate: torch.Tensor, weight: torch.Tensor, *, e
         weight: float32 [dim].
         eps: added to the mean of squares.
     """
-    length: torch.Tensor = torch.linalg.vector_norm(out, dim=-1, keepdim=True)
-    scale = length.square_().mul_(1.0 / out.shape[-1]).add_(eps).rsqrt_()
-    return (out * scale).mul_(weight).mul_(gate.sigmoid())
+    return rms_norm(out, weight, eps=eps).mul_(gate.sigmoid())

@@ -48,7 +48,7 @@ def run_experts(
     """
     rows, used = ids.shape
     if x.device.type == "cpu" and not LOOP_PAIRS < rows * used <= PADDED_PAIRS:
-        return run_fetched(x, ids, weights, lambda expert: (gate_up[expert], down[expert]))
+        return _run_touched(x, ids, weights, gate_up, down)
     experts, ff, hidden = down.shape
     flat = ids.reshape(-1)
     # Counts by one hot sums give each pair its place among its expert's rows without leaving the device.
@@ -71,7 +71,7 @@ def run_fetched(
     weights: torch.Tensor,
     fetch: Callable[[int], tuple[torch.Tensor, torch.Tensor]],
 ) -> torch.Tensor:
-    """The same, one touched expert after the other.
+    """The same, one touched expert after the other; no more than one is held at a time.
 
     Host side: the expert ids are read back, so this is for a CPU, or for weights that are not in device memory.
 
@@ -87,19 +87,46 @@ def run_fetched(
     rows, used = ids.shape
     if rows == 0:
         return torch.zeros_like(x)
-    flat = ids.reshape(-1)
-    order = flat.argsort(stable=True)
-    sorted_x = x.index_select(0, order // used)
-    parts: list[torch.Tensor] = []
-    first = 0
-    counts = torch.bincount(flat).tolist()
-    for expert, count in enumerate(counts):
-        if count == 0:
-            continue
+    order, touched, sizes = _by_expert(ids)
+    results = x.new_empty(rows * used, x.shape[1])
+    parts = torch.split_with_sizes(x.index_select(0, order // used), sizes)
+    for expert, part, out in zip(touched, parts, torch.split_with_sizes(results, sizes), strict=True):
         gate_up, down = fetch(expert)
-        both = torch.mm(sorted_x[first : first + count], gate_up)
-        ff = down.shape[0]
-        parts.append(torch.mm(torch.nn.functional.silu(both[:, :ff]).mul_(both[:, ff:]), down))
-        first += count
-    results = torch.empty_like(sorted_x).index_copy_(0, order, torch.cat(parts))
-    return torch.bmm(weights.unsqueeze(1), results.view(rows, used, x.shape[1])).squeeze(1)
+        gate, up = torch.mm(part, gate_up).chunk(2, 1)
+        torch.mm(torch.nn.functional.silu(gate).mul_(up), down, out=out)
+    return _weigh(results, order, weights)
+
+
+def _run_touched(
+    x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor, gate_up: torch.Tensor, down: torch.Tensor
+) -> torch.Tensor:
+    """`run_fetched` over stacked experts: products write into views of whole buffers, the rest is done once."""
+    rows, used = ids.shape
+    if rows == 0:
+        return torch.zeros_like(x)
+    order, touched, sizes = _by_expert(ids)
+    ff = down.shape[1]
+    cut = torch.split_with_sizes
+    both, results = x.new_empty(rows * used, 2 * ff), x.new_empty(rows * used, x.shape[1])
+    sorted_x = x.index_select(0, order // used)
+    for expert, part, out in zip(touched, cut(sorted_x, sizes), cut(both, sizes), strict=True):
+        torch.mm(part, gate_up[expert], out=out)
+    inner = torch.nn.functional.silu(both[:, :ff]).mul_(both[:, ff:])
+    for expert, part, out in zip(touched, cut(inner, sizes), cut(results, sizes), strict=True):
+        torch.mm(part, down[expert], out=out)
+    return _weigh(results, order, weights)
+
+
+def _by_expert(ids: torch.Tensor) -> tuple[torch.Tensor, list[int], list[int]]:
+    """Order of the pairs by expert, the touched experts, and how many pairs each has."""
+    flat = ids.reshape(-1)
+    counts = torch.bincount(flat).tolist()
+    touched = [expert for expert, count in enumerate(counts) if count]
+    return flat.argsort(stable=True), touched, [counts[expert] for expert in touched]
+
+
+def _weigh(results: torch.Tensor, order: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    """Results in the order of the experts -> weighted sums of the rows."""
+    rows, used = weights.shape
+    back = torch.empty_like(results).index_copy_(0, order, results)
+    return torch.bmm(weights.unsqueeze(1), back.view(rows, used, results.shape[1])).squeeze(1)

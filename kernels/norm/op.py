@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import torch
 
 
@@ -22,6 +24,12 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, *, eps: float) -> torch.Tens
     width = x.shape[-1]
     if weight.shape[-1] != width:
         raise ValueError(f"rms_norm: weight has {weight.shape[-1]} values a vector, x has {width}; they must be equal")
-    length: torch.Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-    scale = length.square_().mul_(1.0 / width).add_(eps).rsqrt_()
+    length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    scale = torch.addcmul(_constant(eps, x.device), length, length, value=1.0 / width).rsqrt_()
     return (x * scale).mul_(weight)
+
+
+@lru_cache(maxsize=16)
+def _constant(value: float, device: torch.device) -> torch.Tensor:
+    """A number as a tensor: added to a product in one operation instead of three."""
+    return torch.tensor(value, device=device)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
@@ -17,6 +18,10 @@ from kernels.rope import rope_tables
 
 # Spans up to this many rows are padded to the longest of them and handled as one batch.
 SHORT_ROWS = 8
+
+
+# Rotary tables of the first positions are kept; beyond them a window computes its own.
+KEPT_POSITIONS = 1 << 15
 
 
 @dataclass(frozen=True)
@@ -51,7 +56,7 @@ class RowBuilder:
         index = np.arange(first, dtype=np.int64) + np.repeat(starts, counts)
         slots = np.repeat(np.array([span.slot for span in placed], dtype=np.int64), counts)
         pages = self.state.pages[slots, index // self.page_tokens]
-        cos, sin = self._rope(self._tensor(index) if positions is None else positions)
+        cos, sin = self._text_rope(index) if positions is None else self._rope(positions)
         batches, done = [], 0
         for group in groups:
             own = tuple(placed[done : done + len(group)])
@@ -72,6 +77,18 @@ class RowBuilder:
     def _rope(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         spec = self.spec
         return rope_tables(positions, dims=spec.rope_dims, theta=spec.rope_theta, sections=spec.rope_sections)
+
+    def _text_rope(self, index: NDArray[np.int64]) -> tuple[torch.Tensor, torch.Tensor]:
+        cos, sin = self._kept
+        where = self._tensor(index)
+        if int(index.max()) >= cos.shape[0]:
+            return self._rope(where)
+        return cos.index_select(0, where), sin.index_select(0, where)
+
+    @cached_property
+    def _kept(self) -> tuple[torch.Tensor, torch.Tensor]:
+        longest = min(KEPT_POSITIONS, self.state.pages.shape[1] * self.page_tokens)
+        return self._rope(torch.arange(longest, device=self.device))
 
     def _pages_of(self, span: SpanRows) -> int:
         return -(-span.stop // self.page_tokens)
@@ -172,7 +189,7 @@ class RowBuilder:
             index = self._tensor(np.array(within, dtype=np.int64))
             tables = cos.index_select(0, index), sin.index_select(0, index)
         else:  # A block that began in an earlier window: text positions, see `build`.
-            tables = self._rope(self._tensor(np.array([position for position, _ in heads], dtype=np.int64)))
+            tables = self._text_rope(np.array([position for position, _ in heads], dtype=np.int64))
         start = np.array(rows, dtype=np.int64)[:, None] + np.arange(self.spec.block_tokens, dtype=np.int64)
         targets_tensor = self._tensor(np.array(targets, dtype=np.int64))
         return Blocks(self._tensor(start), targets_tensor, tables[0], tables[1])
