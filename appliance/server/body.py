@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import difflib
 import re
 from typing import Any, TypeVar
@@ -16,6 +17,8 @@ from appliance.server.problems import MediaTypeError, TooLargeError
 LIMIT_FLOOR_BYTES = 4 * 2**20
 # A token is seldom longer than 8 characters, and JSON may escape each of them as \uXXXX.
 BYTES_PER_TOKEN = 48
+DISCARD_BYTES = 256 * 2**20
+DISCARD_IDLE_S = 0.5
 
 AnyRequest = Request[Any, Any, Any]
 Wire = TypeVar("Wire", bound=msgspec.Struct)
@@ -48,6 +51,7 @@ async def read_body(request: AnyRequest, *, limit_bytes: int, idle_s: float) -> 
         raise MediaTypeError("the body must be sent with content-type application/json")
     announced = request.headers.get("content-length", "0")
     if announced.isdecimal() and int(announced) > limit_bytes:
+        await _discard(request)
         raise too_large(limit_bytes)
     body = bytearray()
     while True:
@@ -62,9 +66,25 @@ async def read_body(request: AnyRequest, *, limit_bytes: int, idle_s: float) -> 
             raise ClientGoneError
         body += message.get("body", b"")
         if len(body) > limit_bytes:
+            body.clear()
+            await _discard(request)
             raise too_large(limit_bytes)
         if not message.get("more_body", False):
             return bytes(body)
+
+
+async def _discard(request: AnyRequest) -> None:
+    """Reads on where the answer closes the connection: closed with unread data, it is reset and the answer lost."""
+    if request.headers.get("connection", "").lower() != "close" and request.scope["http_version"] != "1.0":
+        return
+    left = DISCARD_BYTES
+    with contextlib.suppress(TimeoutError):
+        while left > 0:
+            async with asyncio.timeout(DISCARD_IDLE_S):
+                message = await request.receive()
+            if message["type"] != "http.request" or not message.get("more_body", False):
+                return
+            left -= len(message.get("body", b""))
 
 
 def too_large(limit_bytes: int) -> TooLargeError:

@@ -6,10 +6,11 @@ import ipaddress
 import logging
 import secrets
 import time
+from http import HTTPStatus
 from urllib.parse import urlsplit
 
 import msgspec
-from litestar.enums import ScopeType
+from litestar.enums import HttpMethod, ScopeType
 from litestar.types import ASGIApp, HTTPScope, Message, Receive, Scope, Send
 
 from appliance.errors import ApplianceError
@@ -27,6 +28,7 @@ from appliance.server.problems import (
 log = logging.getLogger("appliance.server")
 
 OPEN_PATHS = frozenset({"/health", "/ready"})
+POLLED_PATHS = OPEN_PATHS | {"/v1/status", "/metrics"}
 PREFLIGHT_AGE_S = b"600"
 EXPOSED = b"x-request-id, retry-after"
 Headers = list[tuple[bytes, bytes]]
@@ -68,7 +70,7 @@ class Gate:
         try:
             if not await self._preflight(scope, send_with_headers):
                 state["client"] = self._admit(scope)
-                await self._app(scope, receive, send_with_headers)
+                await self._app(as_get(scope), receive, send_with_headers)
         except ApplianceError as error:
             await refuse(error, send_with_headers)
         except Exception as error:
@@ -77,7 +79,7 @@ class Gate:
                 await refuse(ApplianceError(INTERNAL_MESSAGE), send_with_headers)
         finally:
             elapsed_ms = (time.monotonic() - started) * 1000
-            level = logging.DEBUG if scope["path"] in OPEN_PATHS else logging.INFO
+            level = logging.DEBUG if scope["path"] in POLLED_PATHS and status < HTTPStatus.BAD_REQUEST else logging.INFO
             log.log(
                 level,
                 "event=request id=%s client=%s method=%s path=%s status=%s ms=%.1f%s",
@@ -173,6 +175,11 @@ class Gate:
         await send({"type": "http.response.start", "status": 204, "headers": headers})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
         return True
+
+
+def as_get(scope: HTTPScope) -> HTTPScope:
+    """HEAD is GET to the routes; whoever writes to the wire leaves the body out."""
+    return {**scope, "method": HttpMethod.GET} if scope["method"] == "HEAD" else scope
 
 
 def host_name(value: str) -> str:

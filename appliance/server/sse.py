@@ -148,7 +148,7 @@ class Answer(ASGIResponse):
         job = self._job
         job.metrics.finished(job.model, time.monotonic() - job.started)
         prompt = sum(choice.usage.prompt_tokens for choice in job.choices)
-        completion = sum(choice.usage.completion_tokens for choice in job.choices)
+        completion = sum(choice.usage.completion_tokens or choice.parser.kept_tokens for choice in job.choices)
         scope["state"]["log"] = (
             f" prompt_tokens={prompt} completion_tokens={completion} choices={len(job.choices)} finish={finish}"
         )

@@ -125,6 +125,31 @@ def test_api_11_the_default_limit_is_above_a_full_prompt(context):
     assert body_limit_bytes(context) > context * len("\\u00e4" * 6)
 
 
+@pytest.mark.parametrize("version", [b"HTTP/1.0", b"HTTP/1.1"])
+@pytest.mark.parametrize("announced", [True, False])
+def test_api_11_a_proxy_that_closes_after_each_request_reads_the_413(server, version, announced):
+    """API-11: the whole body is taken before the answer, so that the close does not reset it."""
+    size = 3_000_000
+    head = HEAD.replace(b"HTTP/1.1", version) + b"Connection: close\r\n"
+    if version == b"HTTP/1.0" or announced:
+        request = head + b"Content-Length: %d\r\n\r\n" % size + padded(size)
+    else:
+        request = head + b"Transfer-Encoding: chunked\r\n\r\n" + chunk(padded(size)) + b"0\r\n\r\n"
+    assert [status for status, _ in talk(server, request)] == [413]
+
+
+@pytest.mark.parametrize(("path", "status"), [(b"/health", 200), (b"/ready", 200), (b"/v1/models", 200), (b"/x", 404)])
+def test_head_is_get_without_a_body(server, path, status):
+    with server.connect() as connection:
+        connection.sendall(b"HEAD %b HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n" % path)
+        got = b""
+        while data := connection.recv(65536):
+            got += data
+    head, _, body = got.partition(b"\r\n\r\n")
+    assert int(head.split()[1]) == status
+    assert body == b""
+
+
 def test_connection_lives_on_after_a_refused_body(server):
     with server.connect() as connection:
         connection.sendall(CHUNKED + chunk(padded(LIMIT + 1)) + b"0\r\n\r\n")

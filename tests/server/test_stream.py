@@ -158,16 +158,16 @@ def test_spec_13_one_bad_request_blocks_nobody():
     with (
         live(FakeEngine(script, slots=2)) as server,
         httpx.Client(base_url=server.url, timeout=10) as client,
+        client.stream("POST", "/v1/chat/completions", json=HELLO) as third,
     ):
-        with client.stream("POST", "/v1/chat/completions", json=HELLO) as third:
-            server.engine.wait_until(lambda engine: engine.running)
-            bad = client.post("/v1/chat/completions", json=HELLO | {"stream": False, "max_tokens": 7})
-            streamed = client.post("/v1/chat/completions", json=HELLO | {"max_tokens": 7})
-            with client.stream("POST", "/v1/chat/completions", json=HELLO) as second:
-                server.engine.wait_until(lambda engine: len(engine.running) == 2)
-                server.call(server.engine.release)
-                assert "[DONE]" in "".join(second.iter_text())
-            assert "[DONE]" in "".join(third.iter_text())
+        server.engine.wait_until(lambda engine: engine.running)
+        bad = client.post("/v1/chat/completions", json=HELLO | {"stream": False, "max_tokens": 7})
+        streamed = client.post("/v1/chat/completions", json=HELLO | {"max_tokens": 7})
+        with client.stream("POST", "/v1/chat/completions", json=HELLO) as second:
+            server.engine.wait_until(lambda engine: len(engine.running) == 2)
+            server.call(server.engine.release)
+            assert "[DONE]" in "".join(second.iter_text())
+        assert "[DONE]" in "".join(third.iter_text())
     assert bad.status_code == 400
     assert "outside the vocabulary" in bad.json()["error"]["message"]
     assert "outside the vocabulary" in streamed.text
