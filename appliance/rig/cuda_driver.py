@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,7 +31,7 @@ def cuda_memory(bus_id: str, library: Any = None) -> CudaMemory | None:
         except OSError:
             return None
     device, total, integrated = ctypes.c_int(), ctypes.c_size_t(), ctypes.c_int()
-    answers = (
+    answers: tuple[Callable[[], int], ...] = (
         lambda: library.cuInit(0),
         lambda: library.cuDeviceGetByPCIBusId(ctypes.byref(device), bus_id.encode()),
         lambda: library.cuDeviceTotalMem_v2(ctypes.byref(total), device),

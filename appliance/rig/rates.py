@@ -31,7 +31,7 @@ class CardRates:
         vram_gbps: VRAM bandwidth.
         tflops: dense FP16 products with float32 sums.
         generation, width: of the PCIe link while copying; None when the driver does not say.
-        peers: numbers of the cards it reached, proved by writing and reading back.
+        peers: UUIDs of the cards it reached, proved by writing and reading back.
         peer_note: why a pair could not be tried, "" otherwise.
     """
 
@@ -43,7 +43,7 @@ class CardRates:
     tflops: Reading = Reading()
     generation: int | None = None
     width: int | None = None
-    peers: tuple[int, ...] = ()
+    peers: tuple[str, ...] = ()
     peer_note: str = ""
 
 
