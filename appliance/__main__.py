@@ -37,6 +37,8 @@ def parser() -> argparse.ArgumentParser:
 
     probe = commands.add_parser("probe", help="show the machine", description="Shows cards, RAM, cores and storage.")
     probe.add_argument("--json", action="store_true", help="as JSON")
+    probe.add_argument("--deep", action="store_true", help="measure speeds too, in about a minute")
+    probe.add_argument("--rig", metavar="FILE", help="whose address tells whether an appliance runs already")
     probe.add_argument("folder", nargs="?", help="folder whose disk is looked at; the working folder by default")
 
     chat = commands.add_parser("chat", help="talk to a running server", description="Talks to a running server.")
@@ -87,9 +89,13 @@ def run(arguments: argparse.Namespace) -> ExitCode:
         from appliance import client_commands
 
         return client_commands.chat(arguments) if arguments.command == "chat" else client_commands.health(arguments)
+    if arguments.command == "probe":
+        from appliance.probe_command import probe_machine
+
+        return probe_machine(arguments)
     from appliance import commands
 
-    table = {"check": commands.check, "plan": commands.plan, "probe": commands.probe_machine, "keys": commands.keys}
+    table = {"check": commands.check, "plan": commands.plan, "keys": commands.keys}
     return table[arguments.command](arguments)
 
 

@@ -1,4 +1,4 @@
-"""Owns the commands that start nothing: check, plan, probe, keys."""
+"""Owns the commands that start nothing: check, plan, keys."""
 
 from __future__ import annotations
 
@@ -7,13 +7,11 @@ import dataclasses
 import json
 import os
 from datetime import UTC, datetime
-from pathlib import Path
 
 from appliance.errors import ExitCode, RigError, UsageError
 from appliance.examine import Examined, examine, look
 from appliance.rig.describe import value_text
 from appliance.rig.load import LoadedRig, load_rig
-from appliance.rig.machine import Machine, probe
 from appliance.rig.paths import find_rig
 from appliance.rig.schema import TABLES
 from appliance.rig.size import format_size
@@ -135,37 +133,6 @@ def _explain(loaded: LoadedRig) -> None:
             origin = loaded.origin(dotted)
             kind = origin.kind if origin.kind == "default" else f"{origin.kind} {origin.where}"
             print(f"{dotted} = {value_text(table, key, value)}  # {kind}")
-
-
-def probe_machine(arguments: argparse.Namespace) -> ExitCode:
-    """Prints what the machine is."""
-    machine = probe(Path(arguments.folder) if arguments.folder else None)
-    if arguments.json:
-        print(json.dumps(dataclasses.asdict(machine), indent=2, default=str))
-    else:
-        _machine_table(machine)
-    return ExitCode.OK
-
-
-def _machine_table(machine: Machine) -> None:
-    print(f"system     {machine.system}" + (f", in {machine.container}" if machine.container else ""))
-    for card in machine.cards.cards:
-        vram = "unknown" if card.vram_bytes is None else format_size(card.vram_bytes)
-        free = "unknown" if card.free_bytes is None else format_size(card.free_bytes)
-        print(f"card {card.index}     {card.name}, {vram}, {free} free, {card.uuid}, {card.bus_id}")
-    if machine.cards.driver:
-        print(f"driver     {machine.cards.driver}")
-    if machine.cards.note:
-        print(f"cards      {machine.cards.note}")
-    ram = machine.ram
-    limit = f", limit {format_size(ram.limit_bytes)} in {ram.limit_source}" if ram.limit_bytes is not None else ""
-    print(f"RAM        {format_size(ram.total_bytes)}{limit}, {format_size(ram.budget_bytes)} to use")
-    quota = f", quota {machine.cores.quota:g}" if machine.cores.quota is not None else ""
-    print(f"cores      {machine.cores.allowed}{quota}")
-    disk = machine.storage
-    size = "unknown" if disk.free_bytes is None else f"{format_size(disk.free_bytes)} free"
-    kind = {None: "", True: ", turning disk", False: ", solid state"}[disk.rotational]
-    print(f"storage    {disk.folder}: {size}, {disk.filesystem or 'unknown file system'}{kind}")
 
 
 def keys(arguments: argparse.Namespace) -> ExitCode:

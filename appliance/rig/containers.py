@@ -11,6 +11,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from appliance import __version__
+
+# As compose.yaml names it.
+IMAGE = f"strata-appliance:{__version__}"
 PROJECT = "strata"
 SERVICE = "com.docker.compose.service"
 COMPOSE_LEAST = (2, 20)

@@ -25,6 +25,8 @@ class CardTable(Table):
         allowed="three numbers",
         example="[25.1, 25.9, 22.0]",
     )
+    vram_gbps: Rate | None = key(None, "Measured GB/s of its own memory.", allowed="a number", example="880.0")
+    tflops: Rate | None = key(None, "Measured TFLOPS of dense FP16 products.", allowed="a number", example="120.0")
     peers: tuple[CardIndex, ...] = key(
         (), "Cards it reaches directly.", allowed="a list of card numbers", example="[1]"
     )

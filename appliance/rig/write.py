@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,7 +17,9 @@ from tomlkit.items import AoT, Table
 from tomlkit.toml_document import TOMLDocument
 
 from appliance.errors import RigError
+from appliance.rig.cards import Card
 from appliance.rig.machine import Machine
+from appliance.rig.rates import Reading
 from appliance.rig.schema import BUILTIN, SCHEMA
 from appliance.rig.size import format_size
 
@@ -83,21 +86,14 @@ def _recommended(machine: Machine, *, keyed: bool) -> dict[str, dict[str, Any]]:
 
 def _refresh(document: TOMLDocument, machine: Machine, today: str) -> None:
     target = _table(document, "machine")
+    rates = machine.rates
     measured: dict[str, Any] = {"driver": machine.cards.driver, "ram_limit": format_size(machine.ram.ceiling_bytes)}
-    cards = [
-        {
-            "name": card.name,
-            "uuid": card.uuid,
-            "vram": None if card.vram_bytes is None else format_size(card.vram_bytes),
-            "capability": card.capability,
-        }
-        for card in machine.cards.cards
-    ]
     before = target.unwrap()
-    rates = {card.get("uuid"): card for card in before.get("card", [])}
-    for card in cards:  # what a benchmark measured of a card that is still there stays
-        for key in ("link_gbps", "peers"):
-            card.setdefault(key, rates.get(card["uuid"], {}).get(key))
+    for key in ("ram_gbps", "storage_gbps", "storage_rows_per_s"):  # what was measured once stays until it is again
+        reading: Reading = getattr(rates, key)
+        measured[key] = before.get(key) if reading.value is None else float(reading.value)
+    earlier = {card.get("uuid"): card for card in before.get("card", [])}
+    cards = [_card(machine, card, earlier.get(card.uuid, {})) for card in machine.cards.cards]
     cards = [{key: value for key, value in card.items() if value is not None} for card in cards]
     same = all(before.get(key) == value for key, value in measured.items()) and before.get("card", []) == cards
     if same and "measured_on" in target:
@@ -116,6 +112,28 @@ def _refresh(document: TOMLDocument, machine: Machine, today: str) -> None:
             table.update(card)
             tables.append(table)
         target["card"] = tables
+
+
+def _card(machine: Machine, card: Card, earlier: Mapping[str, Any]) -> dict[str, Any]:
+    """One [[machine.card]]; what an earlier measurement found of a card that is still there stays."""
+    values: dict[str, Any] = {
+        "name": card.name,
+        "uuid": card.uuid,
+        "vram": None if card.vram_bytes is None else format_size(card.vram_bytes),
+        "capability": card.capability,
+        **{key: earlier.get(key) for key in ("link_gbps", "vram_gbps", "tflops", "peers")},
+    }
+    rates = machine.rates.card(card.uuid)
+    if rates is None:
+        return values
+    link = [reading.value for reading in (rates.to_card_gbps, rates.from_card_gbps, rates.in_place_gbps)]
+    if None not in link:
+        values["link_gbps"] = link
+    for key in ("vram_gbps", "tflops"):
+        reading: Reading = getattr(rates, key)
+        values[key] = values[key] if reading.value is None else reading.value
+    values["peers"] = [other.index for other in machine.cards.cards if other.uuid in rates.peers]
+    return values
 
 
 def _table(document: TOMLDocument, name: str) -> Table:
