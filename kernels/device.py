@@ -62,8 +62,10 @@ else:
     def dot(a, b, acc, EXACT: tl.constexpr):
         """acc + a . b over [batch, m, k] x [batch, k, n]; the same order of sums for every column."""
         if EXACT:
-            return tl.dot(a, b, acc, input_precision="ieee")
-        return tl.dot(a, b, acc)
+            acc = tl.dot(a, b, acc, input_precision="ieee")
+        else:
+            acc = tl.dot(a, b, acc)
+        return acc
 
 
 @triton.jit

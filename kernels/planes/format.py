@@ -134,7 +134,7 @@ FORMATS: Final[dict[str, PlaneFormat]] = {
         PlaneFormat(name="lut2s", bits=3, table="iq2", zero=128, group=16, step_bits=4, odd=True),
         PlaneFormat(name="lut1", bits=3, table="iq1", zero=128, step_bits=4, odd=True),
         PlaneFormat(name="lut1s", bits=3, table="iq1", zero=128, group=16, step_bits=4, odd=True),
-        PlaneFormat(name="wide", bits=8, zero=128, group=16, low=True),
+        PlaneFormat(name="wide", bits=8, group=16, low=True),
         PlaneFormat(name="half", bits=16),
         PlaneFormat(name="full", bits=32),
     )

@@ -233,17 +233,16 @@ def _whole_tiles(parts: Fields, rows: int, columns: int) -> _Rows:
 
 
 def _widened(natural: PlaneFormat, rows: _Rows) -> _Rows:
-    """Rows of any blocked format as 8-bit codes around 128 with a scale and an offset for every 16 inputs."""
+    """Rows of any blocked format as unsigned 8-bit codes with a scale and an offset for every 16 inputs."""
     scale, low = _products(natural, rows)
-    double = 2 if natural.zero % 1 else 1
     if natural.table:
         levels = torch.tensor(TABLES[natural.table], dtype=torch.int16, device=rows.codes.device)
-        codes = levels[rows.codes.to(torch.int32)] + STEP_BIAS
+        codes, zero = levels[rows.codes.to(torch.int32)] - levels.min(), -float(levels.min())
     else:
-        codes = rows.codes.to(torch.int16) * double + int(STEP_BIAS - natural.zero * double)
+        codes, zero = rows.codes, natural.zero
+    low = scale * -zero if low is None else low - scale * zero
     spread = natural.group // 16
-    scale = (scale / double).repeat_interleave(spread, dim=2)
-    low = torch.zeros_like(scale) if low is None else low.repeat_interleave(spread, dim=2)
+    scale, low = (values.repeat_interleave(spread, dim=2) for values in (scale, low))
     return _Rows(codes.to(torch.uint8), scale, None, low, None, None)
 
 
