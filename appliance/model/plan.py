@@ -20,7 +20,11 @@ class LoadPlan:
         ngram_home: "ram" (bytes copied), "mmap" (rows from the mapping), "direct" (rows read from the file past the
             page cache) or "vram" (bytes on the device).
         unpack: "once" keeps float32 matrices, "per_use" keeps the stored blocks and unpacks what a window touches.
-        kv_type: "f32" or "bf16".
+        kv_type: "f32" or "bf16"; on a card also "int8".
+        expert_pool_bytes: on a card: memory for routed experts, the others stay in pinned RAM; None: all on the card.
+        layer_split: first layer of each later stage.
+        exact: on a card: float32 activations, for comparison with references.
+        plain: on a card: every launch by itself, without graphs.
     """
 
     device: str
@@ -33,3 +37,7 @@ class LoadPlan:
     ngram_home: str = "ram"
     unpack: str = "once"
     kv_type: str = "f32"
+    expert_pool_bytes: int | None = None
+    layer_split: tuple[int, ...] = ()
+    exact: bool = False
+    plain: bool = False

@@ -57,9 +57,10 @@ def run_experts(
     # On a card the size must not depend on data: no expert gets more rows than there are.
     busiest = int(ranks[-1].max()) if x.device.type == "cpu" else rows
     slot = flat * busiest + place
-    padded = x.new_zeros(experts * busiest, hidden)
-    padded.index_copy_(0, slot, x.repeat_interleave(used, 0))
-    both = torch.bmm(padded.view(experts, busiest, hidden), gate_up)
+    # Places without a pair repeat row 0; what is computed there is never read.
+    source = torch.zeros(experts * busiest, dtype=torch.int64, device=x.device)
+    source.index_copy_(0, slot, torch.arange(rows * used, device=x.device) // used)
+    both = torch.bmm(x.index_select(0, source).view(experts, busiest, hidden), gate_up)
     inner = torch.nn.functional.silu(both[:, :, :ff]).mul_(both[:, :, ff:])
     results = torch.bmm(inner, down).view(experts * busiest, hidden).index_select(0, slot)
     return torch.bmm(weights.unsqueeze(1), results.view(rows, used, hidden)).squeeze(1)

@@ -62,7 +62,7 @@ class DirectTable:
     def gather(self, rows: torch.Tensor) -> torch.Tensor:
         """See `NgramTable`."""
         size = self._info.row_bytes
-        distinct, back = torch.unique(rows, return_inverse=True)
+        distinct, back = torch.unique(rows.cpu(), return_inverse=True)
         found = np.empty((distinct.shape[0], size), dtype=np.uint8)
         for i, row in enumerate(distinct.tolist()):
             found[i] = np.frombuffer(self._read(self._info.offset + row * size, size), dtype=np.uint8)
