@@ -1,4 +1,4 @@
-"""Owns where compiled kernels are kept: a folder that can be written and executed from, found before the first compile."""
+"""Owns where compiled kernels are kept: a folder that can be written and executed from."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Owns the bench's client: greedy chats over HTTP streaming with as little work per token as possible.
 
-Plain sockets, because client and server share the cores: nothing is decoded but the first and the last events of a stream.
+Plain sockets, because client and server share the cores: of a stream only the first and the last events are decoded.
 """
 
 from __future__ import annotations
@@ -135,8 +135,11 @@ async def first_token(port: int, *, repeats: int) -> list[Answer]:
     answers = []
     for repeat in range(repeats):
         notes = " ".join(
-            f"On day {day + repeat} of the trip we met {name} near the old mill and walked along the river until the evening."
-            for day, name in enumerate(("Anna", "Ben", "Clara", "David", "Emma", "Frank", "Grace", "Henry", "Ida", "Jack", "Karl", "Lucy"))
+            f"On day {day + repeat} of the trip we met {name} near the old mill "
+            "and walked along the river until the evening."
+            for day, name in enumerate(
+                ("Anna", "Ben", "Clara", "David", "Emma", "Frank", "Grace", "Henry", "Ida", "Jack", "Karl", "Lucy")
+            )
         )
         answers.append(await chat(port, f"{repeat + 1}. Please summarise these notes. {notes}", tokens=8))
     return answers

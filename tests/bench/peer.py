@@ -1,13 +1,15 @@
-"""Measures this server and llama.cpp's side by side on the same file: `python -m tests.bench.peer` (needs the extra `bench`).
+"""Measures this server beside llama.cpp's on the same file: `python -m tests.bench.peer` (needs the extra `bench`).
 
-Greedy chats over HTTP streaming, thinking off, exactly TOKENS tokens each on both sides, after a warm-up. The two servers take turns,
-so that a machine that grows slower or faster shows up as spread instead of as a winner. Measure with nothing else running.
+Greedy chats over HTTP streaming, thinking off, exactly TOKENS tokens each on both sides, after a warm-up. The two
+servers take turns, so that a machine that grows slower or faster shows up as spread instead of as a winner. Measure
+with nothing else running.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import json
 import os
 import platform
@@ -82,7 +84,12 @@ def main() -> int:
     if given.json:
         machine = {"cores": os.cpu_count(), "processor": platform.processor() or platform.machine()}
         numbers = [
-            {"server": s.name, "tokens_per_s": s.tokens_per_s, "first_token_s": s.first_token_s, "prompt_tokens": s.prompt_tokens}
+            {
+                "server": s.name,
+                "tokens_per_s": s.tokens_per_s,
+                "first_token_s": s.first_token_s,
+                "prompt_tokens": s.prompt_tokens,
+            }
             for s in sides
         ]
         given.json.write_text(json.dumps({"machine": machine, "tokens": TOKENS, "servers": numbers}, indent=1) + "\n")
@@ -96,7 +103,7 @@ def judge(ours: Side, peer: Side) -> list[str]:
         for n in CLIENTS
         if ours.speed(n) < GOALS[n] * peer.speed(n)
     ]
-    for fewer, more in zip(CLIENTS, CLIENTS[1:], strict=False):
+    for fewer, more in itertools.pairwise(CLIENTS):
         if ours.speed(more) < ours.speed(fewer):
             missed.append(f"missed: the total falls from {fewer} to {more} clients")
     return missed
@@ -104,11 +111,11 @@ def judge(ours: Side, peer: Side) -> list[str]:
 
 def _line(side: Side) -> str:
     cells = "".join(
-        f"{side.speed(n):>7.0f} ({min(side.tokens_per_s[n]):.0f}-{max(side.tokens_per_s[n]):.0f})".rjust(14) for n in CLIENTS
+        f"{side.speed(n):>7.0f} ({min(side.tokens_per_s[n]):.0f}-{max(side.tokens_per_s[n]):.0f})".rjust(14)
+        for n in CLIENTS
     )
-    return (
-        f"{side.name:<13}{cells}   first token of {side.prompt_tokens}: {statistics.median(side.first_token_s) * 1000:.0f} ms"
-    )
+    first_ms = statistics.median(side.first_token_s) * 1000
+    return f"{side.name:<13}{cells}   first token of {side.prompt_tokens}: {first_ms:.0f} ms"
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Drives a running server with the official `openai` package, unmodified: `python -m tests.clients.openai_client URL [--key KEY]`.
+"""Drives a running server with the official `openai` package: `python -m tests.clients.openai_client URL [--key KEY]`.
 
-Chat, stream, stop, log-probabilities, usage, errors, wrong key (when keys are on), 429 and disconnect; one line each, exit 1 at the first
-that fails. --queue-limit says how many requests the server lets wait, so that the 429 can be provoked.
+Chat, stream, stop, log-probabilities, usage, errors, wrong key (when keys are on), 429 and disconnect; one line each,
+exit 1 at the first that fails. --queue-limit says how many requests the server lets wait, to provoke the 429.
 """
 
 from __future__ import annotations
@@ -59,7 +59,9 @@ class Script:
         content = self.ask(logprobs=True, top_logprobs=3).choices[0].logprobs.content
         assert all(len(token.top_logprobs) == 3 and token.logprob <= 0 for token in content)
         assert all(token.top_logprobs[0].logprob >= token.logprob - 1e-4 for token in content)
-        scored = self.client.completions.create(model=self.model, prompt="Hello there", max_tokens=0, echo=True, logprobs=1)
+        scored = self.client.completions.create(
+            model=self.model, prompt="Hello there", max_tokens=0, echo=True, logprobs=1
+        )
         assert scored.choices[0].text == "Hello there"
         assert scored.choices[0].logprobs.token_logprobs[0] is None  # type: ignore[union-attr, index]
 
@@ -73,7 +75,9 @@ class Script:
     def choices_and_seed(self) -> None:
         two = self.ask(n=2, temperature=1.0, seed=7).choices
         assert len(two) == 2
-        assert [c.message.content for c in two] == [c.message.content for c in self.ask(n=2, temperature=1.0, seed=7).choices]
+        assert [c.message.content for c in two] == [
+            c.message.content for c in self.ask(n=2, temperature=1.0, seed=7).choices
+        ]
 
     def errors(self) -> None:
         wrong: list[tuple[dict[str, Any], type[openai.APIStatusError], str | None]] = [
@@ -103,18 +107,22 @@ class Script:
         slots = len(self._status()["slots"])
         async with AsyncOpenAI(base_url=self.url, api_key=self.key, max_retries=0, timeout=600) as client:
 
-            async def one() -> int:
+            async def one() -> int:  # 0, or the seconds to wait
                 try:
-                    options: Any = {"messages": STORY, "temperature": 0, "max_tokens": 60, "extra_body": {"ignore_eos": True}}
+                    options: Any = {
+                        "messages": STORY,
+                        "temperature": 0,
+                        "max_tokens": 60,
+                        "extra_body": {"ignore_eos": True},
+                    }
                     await client.chat.completions.create(model=self.model, **options)
                 except openai.RateLimitError as error:
-                    assert int(error.response.headers["retry-after"]) >= 1
-                    return 429
-                return 200
+                    return int(error.response.headers["retry-after"])
+                return 0
 
             answers = await asyncio.gather(*(one() for _ in range(slots + self.queue_limit + 4)))
-        assert 429 in answers
-        assert answers.count(200) >= slots
+        assert max(answers) >= 1, "no 429 with Retry-After"
+        assert answers.count(0) >= slots
 
     def disconnect(self) -> None:
         """A closed stream frees its slot within a second."""
@@ -146,7 +154,18 @@ def _raised(kind: type[openai.APIStatusError], call: Callable[[], object]) -> op
     raise AssertionError(f"no {kind.__name__}")
 
 
-CHECKS = ("chat", "stream", "stop", "logprobs", "usage", "choices_and_seed", "errors", "wrong_key", "too_many", "disconnect")
+CHECKS = (
+    "chat",
+    "stream",
+    "stop",
+    "logprobs",
+    "usage",
+    "choices_and_seed",
+    "errors",
+    "wrong_key",
+    "too_many",
+    "disconnect",
+)
 
 
 def main() -> int:

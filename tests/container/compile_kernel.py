@@ -1,4 +1,4 @@
-"""Runs inside the image, without a card: what Triton does at the first kernel of a live server, as the user it does it as."""
+"""Runs inside the image, without a card: what Triton does at the first kernel of a live server, as its user."""
 
 import json
 import logging
@@ -49,7 +49,9 @@ from triton.compiler import ASTSource  # noqa: E402
 from triton.runtime.build import compile_module_from_src  # noqa: E402
 
 launcher = compile_module_from_src(LAUNCHER.decode(), "launcher")
-source = ASTSource(fn=double, signature={"p_in": "*fp32", "p_out": "*fp32", "n": "i32", "b_n": "constexpr"}, constexprs={(3,): 128})
+source = ASTSource(
+    fn=double, signature={"p_in": "*fp32", "p_out": "*fp32", "n": "i32", "b_n": "constexpr"}, constexprs={(3,): 128}
+)
 kernel = compile_kernel(source, target=GPUTarget("cuda", 90, 32))
 interpreted = subprocess.run(
     [sys.executable, "-c", INTERPRET, folder],
@@ -60,6 +62,10 @@ interpreted = subprocess.run(
 )
 print(
     json.dumps(
-        {"launcher": launcher.answer(), "cubin_bytes": len(kernel.asm["cubin"]), "interpreted": json.loads(interpreted.stdout)}
+        {
+            "launcher": launcher.answer(),
+            "cubin_bytes": len(kernel.asm["cubin"]),
+            "interpreted": json.loads(interpreted.stdout),
+        }
     )
 )

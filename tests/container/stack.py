@@ -1,4 +1,4 @@
-"""Owns driving the image: one project of compose.yaml, or one container of its image, each on a free port and gone afterwards."""
+"""Owns driving the image: a project of compose.yaml or one container of its image, on a free port, gone afterwards."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ def compose(*arguments: str, timeout_s: float = 300) -> str:
     Raises:
         AssertionError: it failed; the message is what it said.
     """
-    done = subprocess.run(["docker", "compose", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=timeout_s)
+    done = subprocess.run(
+        ["docker", "compose", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=timeout_s
+    )
     assert done.returncode == 0, f"docker compose {' '.join(arguments)}: {done.stdout}{done.stderr}"
     return done.stdout
 

@@ -1,4 +1,4 @@
-"""The image by itself: other users, read-only roots, memory limits, no cards, bad rigs, and the compiler Triton needs."""
+"""The image by itself: other users, a read-only root, memory limits, no cards, bad rigs, the compiler for Triton."""
 
 from __future__ import annotations
 
@@ -124,7 +124,8 @@ def test_the_image_carries_notices_and_no_test_tools() -> None:
     script = (
         "import importlib.metadata as m, importlib.util as u, pathlib, appliance;"
         "d = pathlib.Path(appliance.__file__).parent / 'data';"
-        "assert (d / 'strata-tiny.gguf').stat().st_size > 1_000_000 and 'WordNet' in (d / 'LICENSE-WORDNET.txt').read_text();"
+        "assert (d / 'strata-tiny.gguf').stat().st_size > 1_000_000;"
+        "assert 'WordNet' in (d / 'LICENSE-WORDNET.txt').read_text();"
         "assert not [n for n in ('pytest', 'mypy', 'openai', 'docker', 'hypothesis') if u.find_spec(n)];"
         "print(sorted(p.name for p in m.files('strata-appliance') if 'licenses' in p.parts))"
     )
@@ -135,7 +136,7 @@ def test_the_image_carries_notices_and_no_test_tools() -> None:
 
 
 def test_a_rig_from_outside_is_read_with_its_windows_line_ends() -> None:
-    text = "\ufeffschema = 1\r\n[server]\r\nhost = \"0.0.0.0\"\r\nport = 8080\r\nopen = true\r\n"  # CFG-07
+    text = '\ufeffschema = 1\r\n[server]\r\nhost = "0.0.0.0"\r\nport = 8080\r\nopen = true\r\n'  # CFG-07
     client = docker.from_env()
     made = client.containers.create(image(), ["strata", "check"])
     try:
