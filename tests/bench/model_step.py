@@ -1,6 +1,7 @@
 """Milliseconds of a decode step with drafts for 1, 2, 4 and 8 conversations, and of a prompt chunk, on the CPU.
 
-Run as `python -m tests.bench.model_step [--threads N] [--parts]` with nothing else running.
+Run as `python -m tests.bench.model_step [--threads N] [--parts]` with nothing else running; on a busy machine,
+`--cpu-time` counts one thread's own processor time instead, which compares changes but is no speed.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ def decode(model: Qwen4Exp, following: list[tuple[int, ...]]) -> list[tuple[int,
     return [(c.next_token, *d.tokens) for c, d in zip(commits, proposed, strict=True)]
 
 
-def watch(times: dict[str, float]) -> None:
+def watch(times: dict[str, float], clock: Callable[[], float]) -> None:
     """Replaces the parts by timed ones; the times of a part include those inside it."""
     for owner, name in WHOLES:
         inner = getattr(owner, name)
@@ -93,9 +94,9 @@ def watch(times: dict[str, float]) -> None:
         def timed(
             *args: object, _inner: Callable[..., object] = inner, _label: str = label, **kwargs: object
         ) -> object:
-            begun = time.perf_counter()
+            begun = clock()
             result = _inner(*args, **kwargs)
-            times[_label] += time.perf_counter() - begun
+            times[_label] += clock() - begun
             return result
 
         setattr(owner, name, timed)
@@ -107,12 +108,14 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--parts", action="store_true", help="also print the share of each part of the step")
+    parser.add_argument("--cpu-time", action="store_true", help="processor time of one thread, for a busy machine")
     options = parser.parse_args()
-    torch.set_num_threads(options.threads)
+    torch.set_num_threads(1 if options.cpu_time else options.threads)
+    clock = time.thread_time if options.cpu_time else time.perf_counter
     model = load_model(TINY, slots=8, tokens=CONTEXT)
     times: dict[str, float] = defaultdict(float)
     if options.parts:
-        watch(times)
+        watch(times, clock)
     for slots in (1, 2, 4, 8):
         following = start(model, slots)
         for _ in range(3):
@@ -120,9 +123,9 @@ def main() -> int:
         times.clear()
         spent = []
         for _ in range(options.steps):
-            begun = time.perf_counter()
+            begun = clock()
             following = decode(model, following)
-            spent.append((time.perf_counter() - begun) * 1e3)
+            spent.append((clock() - begun) * 1e3)
         print(
             f"{slots} x {DRAFTS + 1} rows: min {min(spent):6.2f} ms, median {statistics.median(spent):6.2f} ms, "
             f"at most {slots * (DRAFTS + 1) / statistics.median(spent) * 1e3:6.0f} tok/s"
@@ -134,10 +137,10 @@ def main() -> int:
         spent = []
         for _ in range(5):
             open_slot(model, 0, tokens=CONTEXT)
-            begun = time.perf_counter()
+            begun = clock()
             model.forward(Window((Span(slot=0, start=0, tokens=tuple(ids[:chunk]), logits_from=chunk - 1),)))
             model.advance((Commit(slot=0, kept=chunk, next_token=ids[0], draft_max=DRAFTS),), greedy)
-            spent.append((time.perf_counter() - begun) * 1e3)
+            spent.append((clock() - begun) * 1e3)
         print(f"prompt of {chunk:4d} rows: min {min(spent):6.1f} ms, median {statistics.median(spent):6.1f} ms")
     return 0
 
