@@ -24,7 +24,7 @@ import httpx
 from tests.ports import free_port
 
 PERSON = {"name": "Anna", "email": "anna@office.example", "password": "a-long-passphrase-1"}
-START_S = 180
+START_S = 400
 BROWSER = Path(__file__).parent / "open_webui_browser.py"
 
 
@@ -99,7 +99,7 @@ def open_webui(folder: Path, python: Path, url: str, key: str) -> Iterator[str]:
         "ENABLE_OLLAMA_API": "false",
         "OPENAI_API_BASE_URL": f"{url}/v1",
         "OPENAI_API_KEY": key,
-        # Its own tools would take 8,700 tokens of every prompt, twice the built-in model's context; and it reads text only.
+        # Its own tools would take 8,700 tokens of every prompt, twice the built-in model's context; it reads text only.
         "DEFAULT_MODEL_METADATA": '{"capabilities": {"builtin_tools": false, "vision": false}}',
         "ENABLE_FOLLOW_UP_GENERATION": "false",
         "ENABLE_TAGS_GENERATION": "false",
