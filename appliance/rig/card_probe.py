@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from appliance.rig.problem import first_line
 from appliance.rig.rates import CardRates, Rates, Reading
 
 MODULE = "appliance.engine.probe"
@@ -72,12 +73,12 @@ def _in_container(
     except ImportError:
         return Rates(cards_reason="torch is not installed here, nor the Python package docker to use the image's")
     except Exception as error:  # the SDK's errors, and those of its transport
-        return Rates(cards_reason=f"torch is not installed here, and {image} did not run: {_first_line(error)}")
+        return Rates(cards_reason=f"torch is not installed here, and {image} did not run: {first_line(error)}")
     try:
         code = container.wait(timeout=deadline_s)["StatusCode"]
         text = container.logs(stdout=True, stderr=code != 0).decode(errors="replace")
     except Exception as error:
-        return Rates(cards_reason=f"the measuring container did not end: {_first_line(error)}")
+        return Rates(cards_reason=f"the measuring container did not end: {first_line(error)}")
     finally:
         container.remove(force=True)
     if code != 0:
@@ -105,8 +106,3 @@ def _card(entry: dict[str, Any]) -> CardRates:
         peer_note=str(entry["peer_note"]),
         **readings,
     )
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0][:200] if lines else type(error).__name__

@@ -12,6 +12,7 @@ from appliance.rig.card_probe import measure_cards
 from appliance.rig.containers import Containers, probe_containers
 from appliance.rig.deadline import Late, within
 from appliance.rig.machine import Machine
+from appliance.rig.problem import first_line
 from appliance.rig.rates import Rates, Reading
 from appliance.rig.speed import measure_ram, measure_storage
 
@@ -146,7 +147,7 @@ class _Telling:
         except Late as error:
             found, words = failed(str(error)), f"could not measure, because there was {error}"
         except Exception as error:  # a probe is never a reason to stop
-            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            reason = first_line(error)
             found, words = failed(reason), f"could not measure, because {reason}"
         self._progress(Step(probe, True, words, self._number, self._of))
         return found

@@ -73,3 +73,9 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     lowered = {candidate.lower(): candidate for candidate in known}
     matches = difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=0.55)
     return lowered[matches[0]] if matches else None
+
+
+def first_line(error: Exception) -> str:
+    """A foreign error in one line, or its kind when it says nothing."""
+    lines = str(error).strip().splitlines()
+    return lines[0][:200] if lines else type(error).__name__
