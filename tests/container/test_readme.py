@@ -50,6 +50,6 @@ def test_the_python_line_installs_serves_and_answers(tmp_path: Path) -> None:
             assert "Paris" in answer.json()["choices"][0]["message"]["content"]
             assert (tmp_path / "strata" / "rig.toml").is_file()
         finally:
-            os.killpg(process.pid, signal.SIGTERM)
+            os.killpg(process.pid, signal.SIGINT)  # Ctrl-C
             code = process.wait(30)
     assert code == 0, log.read_text()
