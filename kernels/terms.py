@@ -41,7 +41,7 @@ def check_terms(name: str, values: torch.Tensor, *, rows: int, width: int) -> No
         raise ValueError(f"{name} is float32 [terms, rows, width], found {values.dtype} {list(values.shape)}")
     if values.shape[1:] != (rows, width) or values.stride(2) != 1:
         raise ValueError(
-            f"{name} has {rows} rows of {width} adjacent values, found {list(values.shape)} of strides {values.stride()}"
+            f"{name} has {rows} rows of {width} values, found {list(values.shape)} of strides {values.stride()}"
         )
 
 
