@@ -1,4 +1,4 @@
-"""Owns the command line: `strata serve | check | plan | probe | chat | keys | health`, and the exit code."""
+"""Owns the command line: `strata serve | check | plan | probe | chat | keys | doctor | health`, and the exit code."""
 
 from __future__ import annotations
 
@@ -53,6 +53,13 @@ def parser() -> argparse.ArgumentParser:
     )
     _client_options(health)
 
+    doctor = commands.add_parser(
+        "doctor",
+        help="check everything that was promised, with fixes",
+        description="Checks machine, rig, model, Docker, address and keys again. The page holds no secrets.",
+    )
+    _rig_options(doctor)
+
     keys = commands.add_parser(
         "keys", help="add, list and remove API keys", description="Keeps the keys file of the rig."
     )
@@ -93,6 +100,10 @@ def run(arguments: argparse.Namespace) -> ExitCode:
         from appliance.probe_command import probe_machine
 
         return probe_machine(arguments)
+    if arguments.command == "doctor":
+        from appliance.doctor.command import doctor
+
+        return doctor(arguments)
     from appliance import commands
 
     table = {"check": commands.check, "plan": commands.plan, "keys": commands.keys}

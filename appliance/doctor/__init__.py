@@ -1,0 +1,1 @@
+"""Everything that was promised, checked again on one page, each with its fix."""
