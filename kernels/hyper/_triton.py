@@ -195,10 +195,10 @@ def down(
         p_mine = p_ticket + i_group * STRIPS + i_strip
         if tl.atomic_add(p_mine, 1, sem="acq_rel", scope="gpu") == SPLITS - 1:
             tl.debug_barrier()
-            n = i_strip * 32 + tl.arange(0, 32)[None, :]
-            r = i_group * (8 * RT) + tl.arange(0, 8 * RT)[:, None]
-            low = sum_terms(p_part, r * (STRIPS * 32) + n, ROWS * (STRIPS * 32), r < ROWS, SPLITS)
-            store_low(p_low, r, n, low, r < ROWS, STREAMS, LOW, PADDED, EXACT)
+            nt = i_strip * 32 + tl.arange(0, 32)[None, :]
+            rt = i_group * (8 * RT) + tl.arange(0, 8 * RT)[:, None]
+            low = sum_terms(p_part, rt * (STRIPS * 32) + nt, ROWS * (STRIPS * 32), rt < ROWS, SPLITS)
+            store_low(p_low, rt, nt, low, rt < ROWS, STREAMS, LOW, PADDED, EXACT)
             tl.store(p_mine, 0)
     else:
         store_low(p_low, r, n, product, m_row, STREAMS, LOW, PADDED, EXACT)
