@@ -9,9 +9,9 @@ import torch
 
 from kernels.hyper import reference
 from kernels.hyper.decode import HyperBuffers, ReadPlanes, new_buffers, write_and_read
-from kernels.planes import Planes, from_operand, pack, unpack
-from kernels.quant.table import FORMATS
+from kernels.planes import from_operand, unpack
 from kernels.terms import operand_rows
+from tests.kernels.matrices import planes
 from tests.kernels.windows import Float64
 
 EPS = 1e-6
@@ -26,31 +26,13 @@ class Shape:
     up: str = "Q8_0"
 
 
-def matrix(type_name: str, rows: int, columns: int, generator: torch.Generator, *, scale: float) -> Planes:
-    """Planes of a random matrix whose products with unit inputs are of size `scale`."""
-    form = FORMATS[type_name]
-    size = scale / columns**0.5
-    if form.block_weights == 1:
-        dtype = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}[type_name]
-        raw = (torch.randn(rows, columns, generator=generator) * size).to(dtype).view(torch.uint8)
-        return pack(type_name, raw.reshape(rows, -1), columns=columns)
-    blocks = rows * columns // form.block_weights
-    raw = torch.randint(0, 256, (blocks, form.block_bytes), generator=generator, dtype=torch.uint8)
-    codes = {"Q8_0": 73.0, "Q5_0": 9.0}[type_name]
-    d = (torch.rand(blocks, 1, generator=generator) + 0.5) * (size / codes)
-    raw[:, :2] = d.to(torch.float16).view(torch.uint8)
-    return pack(type_name, raw.reshape(rows, -1), columns=columns)
-
-
 def weights(shape: Shape, device: str, *, inject: bool = True, seed: int = 1) -> ReadPlanes:
     generator = torch.Generator().manual_seed(seed)
     wide = shape.streams * shape.hidden
-    down = matrix(shape.down, shape.low, wide, generator, scale=3.0)
-    up = matrix(shape.up, wide, shape.low, generator, scale=3.0)
     return ReadPlanes(
         norm=(torch.randn(shape.streams, shape.hidden, generator=generator) * 0.3 + 1).to(device),
-        down=down.with_words(down.words.to(device)),
-        up=up.with_words(up.words.to(device)),
+        down=planes(shape.down, shape.low, wide, generator, scale=3.0, device=device),
+        up=planes(shape.up, wide, shape.low, generator, scale=3.0, device=device),
         inject=(torch.randn(shape.streams, wide, generator=generator) / wide**0.5 * 4).to(device) if inject else None,
     )
 
