@@ -61,11 +61,7 @@ else:
     @triton.jit
     def dot(a, b, acc, EXACT: tl.constexpr):
         """acc + a . b over [batch, m, k] x [batch, k, n]; the same order of sums for every column."""
-        if EXACT:
-            acc = tl.dot(a, b, acc, input_precision="ieee")
-        else:
-            acc = tl.dot(a, b, acc)
-        return acc
+        return tl.dot(a, b, acc, input_precision="ieee" if EXACT else "tf32")
 
 
 @triton.jit

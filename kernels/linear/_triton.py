@@ -1,7 +1,7 @@
 """Device code: products of a planes matrix with up to 40 operand rows, split over the inputs."""
 
 # mypy: ignore-errors
-# ruff: noqa: ANN001, ANN201, ANN202
+# ruff: noqa: ANN001, ANN202
 
 import triton
 import triton.language as tl
@@ -13,7 +13,7 @@ from kernels.planes._decode import strip_products
 def linear_kernel(p_strips, p_x, p_y, p_grid, p_used, RB, N, FMT: tl.constexpr, S: tl.constexpr, RT: tl.constexpr,
                   NCH: tl.constexpr, STRIPS: tl.constexpr, SPLITS: tl.constexpr, EXACT: tl.constexpr,
                   PDL: tl.constexpr):  # fmt: skip
-    """Grid (strips / S, splits, row groups). y float32 [splits, RB, N]; each warp has a strip and all chunks of a split."""
+    """Grid (strips / S, splits, row groups). y float32 [splits, RB, N]; a warp has a strip and a split."""
     i_strip = tl.program_id(0) * S
     i_split = tl.program_id(1)
     o_row = tl.program_id(2) * (8 * RT)

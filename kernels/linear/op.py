@@ -89,7 +89,8 @@ def linear(
     shape, rows = _shape(planes.strips, planes.chunks), x.shape[0]
     if out.shape != (shape.splits, rows, planes.rows) or out.dtype != torch.float32 or not out.is_contiguous():
         raise ValueError(
-            f"linear: out is contiguous float32 {[shape.splits, rows, planes.rows]}, found {out.dtype} {list(out.shape)}"
+            f"linear: out is contiguous float32 {[shape.splits, rows, planes.rows]}, "
+            f"found {out.dtype} {list(out.shape)}"
         )
     tiles = 1 if rows <= 8 else 2 if rows <= 16 else 4
     launch = (-(-planes.strips // shape.warps), shape.splits, -(-rows // (8 * tiles)))

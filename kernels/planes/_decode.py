@@ -1,12 +1,12 @@
 """Device code: words of planes to operands of a product, and the loop over the inputs of a strip.
 
-Tensors have the dimensions [b 4, a 8, S warps, T tiles, q g 4, m 4], S * T strips or chunks at a time; a lane is 4 a + b.
+Tensors have the dimensions [b 4, a 8, S warps, T tiles, q g 4, m 4], S * T strips or chunks at a time; lane 4 a + b.
 FMT is `PlaneFormat.packed`. A fast operand is fp16: a code is the bits of a subnormal, code * 2^-24 (or 2^-20 in the
 odd nibbles), and one packed multiply-add applies scale and offset. With EXACT everything is float32.
 """
 
 # mypy: ignore-errors
-# ruff: noqa: ANN001, ANN201, ANN202
+# ruff: noqa: ANN001, ANN202
 
 import triton
 import triton.language as tl
@@ -282,25 +282,25 @@ def table_word(table, number):
 
 
 @triton.jit
-def _operand(codes, high_codes, even, odd, offset, I: tl.constexpr, FMT: tl.constexpr, EXACT: tl.constexpr):
-    """Values of input i = I of each quad: fp16 words (h) or, exact, float32 [..., h]. codes: as `_codes` gives them."""
+def _operand(codes, high_codes, even, odd, offset, QUAD: tl.constexpr, FMT: tl.constexpr, EXACT: tl.constexpr):
+    """Values of input i = QUAD of each quad: fp16 words (h) or, exact, float32 [..., h]; codes are of `_codes`."""
     BITS: tl.constexpr = FMT & 63
     PLAIN: tl.constexpr = (BITS == 4 or BITS < 4) and (FMT >> 6) & 7 == 0
     if (BITS == 8) or ((FMT >> 6) & 7 > 0):
-        word = codes if I < 2 else high_codes
-        value = prmt(word, u32c(word, 0), u32c(word, 0x4342 if I % 2 else 0x4140))
+        word = codes if QUAD < 2 else high_codes
+        value = prmt(word, u32c(word, 0), u32c(word, 0x4342 if QUAD % 2 else 0x4140))
     elif BITS > 4:
-        above = high_codes << 4 if I == 0 else high_codes >> (4 * I - 4)
-        value = ((codes >> (4 * I)) & 0x000F000F) | (above & 0x00F000F0)
+        above = high_codes << 4 if QUAD == 0 else high_codes >> (4 * QUAD - 4)
+        value = ((codes >> (4 * QUAD)) & 0x000F000F) | (above & 0x00F000F0)
     elif EXACT:
-        value = (codes >> (4 * I)) & 0x000F000F
+        value = (codes >> (4 * QUAD)) & 0x000F000F
     else:
-        value = (codes >> (8 * (I // 2))) & (0x00F000F0 if I % 2 else 0x000F000F)
+        value = (codes >> (8 * (QUAD // 2))) & (0x00F000F0 if QUAD % 2 else 0x000F000F)
     if EXACT:
         out = (tl.join(value & 0xFFFF, value >> 16).to(tl.float32) - ((FMT >> 14) & 511) / 2) * even
         if (FMT >> 13) & 1:
             out = out + offset
-    elif PLAIN and I % 2 == 1:
+    elif PLAIN and QUAD % 2 == 1:
         out = fma2(value, odd, offset)
     else:
         out = fma2(value, even, offset)
@@ -338,9 +338,9 @@ def _weights(value, S: tl.constexpr, T: tl.constexpr):
 
 
 @triton.jit
-def _inputs(p_x, rows, chunk, I: tl.constexpr, S: tl.constexpr, RT: tl.constexpr, NCH: tl.constexpr,
+def _inputs(p_x, rows, chunk, QUAD: tl.constexpr, S: tl.constexpr, RT: tl.constexpr, NCH: tl.constexpr,
             STEP_CHUNK: tl.constexpr, EXACT: tl.constexpr):  # fmt: skip
-    """Inputs i = I of the quads of chunk (+ STEP_CHUNK * s): the operand [S, 32, 8 RT].
+    """Inputs i = QUAD of the quads of chunk (+ STEP_CHUNK * s): the operand [S, 32, 8 RT].
 
     rows: of the operand rows that p_x points to (uint32 words of fp16, or float32), [1, 1, 8 RT] if EXACT,
     else [1, 8, 1, RT, 1] with row 8 rt + a at (a, rt).
@@ -348,12 +348,12 @@ def _inputs(p_x, rows, chunk, I: tl.constexpr, S: tl.constexpr, RT: tl.constexpr
     if EXACT:
         s = tl.arange(0, S)[:, None, None]
         quad = tl.arange(0, 32)[None, :, None]
-        x = tl.load(p_x + rows * (NCH * 128) + (chunk + s * STEP_CHUNK) * 128 + quad * 4 + I)
+        x = tl.load(p_x + rows * (NCH * 128) + (chunk + s * STEP_CHUNK) * 128 + quad * 4 + QUAD)
     else:
         b = tl.arange(0, 4)[:, None, None, None, None]
         s = tl.arange(0, S)[None, None, :, None, None]
         m = tl.arange(0, 4)[None, None, None, None, :]
-        words = tl.load(p_x + rows * (NCH * 64) + ((chunk + s * STEP_CHUNK) * 64 + b * 4 + m) + I * 16)
+        words = tl.load(p_x + rows * (NCH * 64) + ((chunk + s * STEP_CHUNK) * 64 + b * 4 + m) + QUAD * 16)
         p = pair(words).reshape(4, 8, S, RT, 2, 2, 2)  # b a S rt mr mj h
         x = tl.permute(p, (2, 5, 0, 4, 6, 3, 1)).reshape(S, 32, 8 * RT)
     return x

@@ -1,0 +1,99 @@
+"""Device code: the best experts of each row, and entries of one expert with up to 8 rows."""
+
+# mypy: ignore-errors
+# ruff: noqa: ANN001, ANN202
+
+import triton
+import triton.language as tl
+
+from kernels.device import gdc_sync
+
+NONE = tl.constexpr(-9223372036854775807)
+
+
+@triton.jit
+def top_experts(p_logits, p_used, p_table, p_counts, p_ids, p_weights, p_base, p_rows, p_out, p_share, RB, EL,
+                GATE: tl.constexpr, PARTS: tl.constexpr, E: tl.constexpr, E2: tl.constexpr, USED: tl.constexpr,
+                W: tl.constexpr, COUNT: tl.constexpr, SINGLE: tl.constexpr, PDL: tl.constexpr):  # fmt: skip
+    """Grid (RB,). Ids and weights [RB, W]: a row's USED best, then the shared expert (id E, sigmoid of column GATE).
+
+    Equal logits: the lower id. Rows from rows_used on get id -1. SINGLE (RB = 1) writes the entries at once.
+    """
+    i_row = tl.program_id(0)
+    gdc_sync(PDL)
+    m_row = i_row < tl.load(p_used)
+    e = tl.arange(0, E2)
+    logits = tl.load(p_logits + i_row * EL + e, mask=e < E, other=0.0)
+    gate = tl.load(p_logits + i_row * EL + GATE)
+    for part in tl.static_range(1, PARTS):
+        logits += tl.load(p_logits + (part * RB + i_row) * EL + e, mask=e < E, other=0.0)
+        gate += tl.load(p_logits + (part * RB + i_row) * EL + GATE)
+    logits = tl.where(e < E, logits, -float("inf"))
+    s = tl.arange(0, W)
+    ids = tl.full([W], 0, dtype=tl.int32)
+    best = tl.full([W], -float("inf"), dtype=tl.float32)
+    for j in tl.static_range(USED):
+        value, at = tl.max(logits, axis=0, return_indices=True)
+        ids = tl.where(s == j, tl.minimum(at.to(tl.int32), E - 1), ids)
+        best = tl.where(s == j, value, best)
+        logits = tl.where(e == at, -float("inf"), logits)
+    share = tl.exp(best - tl.max(best, axis=0))
+    share = share / tl.sum(share, axis=0)
+    share = tl.where(s == USED, 1.0 / (1.0 + tl.exp(-gate)), share)
+    ids = tl.where(s == USED, E, ids)
+    ids = tl.where(m_row, ids, -1)
+    if COUNT:
+        tl.atomic_add(p_counts + ids, 1, mask=(s < USED) & (ids >= 0), sem="relaxed")
+    tl.store(p_ids + i_row * W + s, ids)
+    tl.store(p_weights + i_row * W + s, share)
+    if SINGLE:
+        m = s <= USED
+        a = tl.arange(0, 8)[None, :]
+        at = s[:, None] * 8 + a
+        base = tl.load(p_table + ids, mask=m & (ids >= 0), other=NONE)
+        tl.store(p_base + s, base, mask=m)
+        tl.store(p_rows + at, 0 * at, mask=m[:, None])
+        tl.store(p_out + at, tl.where(a == 0, s[:, None], -1), mask=m[:, None])
+        tl.store(p_share + at, share[:, None] + 0.0 * a, mask=m[:, None])
+
+
+@triton.jit
+def entries(p_ids, p_weights, p_used, p_table, p_base, p_rows, p_out, p_share, RB, E: tl.constexpr,
+            USED: tl.constexpr, W: tl.constexpr, P2: tl.constexpr, PDL: tl.constexpr):  # fmt: skip
+    """Grid (RB * USED + ceil(RB / 8),). A pair (row, slot) with a multiple of 8 pairs of its expert before it leads an
+    entry of up to 8 of that expert's pairs; the others' entries are empty. Then the shared expert's, 8 rows each."""
+    p = tl.program_id(0)
+    gdc_sync(PDL)
+    pairs = RB * USED
+    a = tl.arange(0, 8)
+    if p < pairs:
+        q = tl.arange(0, P2)
+        at = (q // USED) * W + q % USED
+        ids = tl.load(p_ids + at, mask=q < pairs, other=-2)
+        mine = tl.load(p_ids + (p // USED) * W + p % USED)
+        same = ((ids == mine) & (mine >= 0)).to(tl.int32)
+        rank = tl.sum(tl.where(q < p, same, 0), axis=0)
+        if (mine >= 0) & (rank % 8 == 0):
+            place = tl.cumsum(same, axis=0) - 1 - rank
+            member = (same > 0) & (place >= 0) & (place < 8)
+            share = tl.load(p_weights + at, mask=member, other=0.0)
+            o_entry = p * 8 + place
+            tl.store(p_rows + o_entry, q // USED, mask=member)
+            tl.store(p_out + o_entry, (q // USED) * (USED + 1) + q % USED, mask=member)
+            tl.store(p_share + o_entry, share, mask=member)
+            spare = a >= tl.sum(member.to(tl.int32), axis=0)
+            tl.store(p_rows + p * 8 + a, 0 * a + p // USED, mask=spare)
+            tl.store(p_out + p * 8 + a, 0 * a - 1, mask=spare)
+            tl.store(p_share + p * 8 + a, 0.0 * a, mask=spare)
+            tl.store(p_base + p, tl.load(p_table + mine))
+        else:
+            tl.store(p_base + p, NONE)
+    else:
+        used = tl.load(p_used)
+        first = (p - pairs) * 8
+        row = first + a
+        inside = (row < used) & (row < RB)
+        tl.store(p_base + p, tl.where(first < used, tl.load(p_table + E), NONE))
+        tl.store(p_rows + p * 8 + a, tl.where(inside, row, first))
+        tl.store(p_out + p * 8 + a, tl.where(inside, row * (USED + 1) + USED, -1))
+        tl.store(p_share + p * 8 + a, tl.load(p_weights + row * W + USED, mask=inside, other=0.0))

@@ -1,0 +1,129 @@
+"""Products with planes against float64 on the dequantised blocks: every format, odd sides, any company of rows."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from kernels.linear import linear, splits
+from kernels.linear.reference import linear_reference
+from kernels.planes import FORMATS, FORMATS_OF_TYPE, Planes, formats_of, from_operand, join, pack, to_operand
+from kernels.quant import dequantise
+from tests.builders.blocks import model_rows
+
+ON_CARD = torch.cuda.is_available()
+MODES = pytest.mark.parametrize("exact", [True, False], ids=["exact", "fast"])
+# The first type that is stored in each format.
+FIRST = {form.name: name for name in reversed(FORMATS_OF_TYPE) for form in formats_of(name)} | {"wide": "Q4_K"}
+# Relative to the product's norm: fp16 weights and activations in the fast mode, float32 sums in the exact one.
+BOUND = {True: 2e-6, False: 1e-3}
+
+
+def product(planes: Planes, x: torch.Tensor, *, exact: bool, rows_used: int | None = None) -> torch.Tensor:
+    """float32 [rows, N], from poisoned partial sums."""
+    count = splits(planes.rows, planes.columns)
+    out = torch.full((count, x.shape[0], planes.rows), float("nan"), device=x.device)
+    used = None if rows_used is None else torch.tensor([rows_used], dtype=torch.int32, device=x.device)
+    linear(to_operand(x, exact=exact), planes, out=out, exact=exact, rows_used=used)
+    total = out[0].clone()
+    for part in out[1:]:
+        total += part
+    return total
+
+
+def difference(found: torch.Tensor, wanted: torch.Tensor) -> float:
+    return float((found.double() - wanted).norm() / wanted.norm())
+
+
+def inputs(rows: int, columns: int, device: str) -> torch.Tensor:
+    return torch.randn(rows, columns, generator=torch.Generator().manual_seed(rows + columns)).to(device)
+
+
+@MODES
+@pytest.mark.parametrize("form", FORMATS)
+def test_every_format_against_float64(device: str, form: str, exact: bool) -> None:
+    name, rows, columns, count = FIRST[form], *((1000, 2560, 5) if ON_CARD else (32, 256, 2))
+    raw = model_rows(name, rows=rows, columns=columns, device=device)
+    planes = pack(name, raw, columns=columns, form=form)
+    x = inputs(count, columns, device)
+    seen = from_operand(to_operand(x, exact=exact), columns=columns)
+    wanted = seen.double() @ dequantise(raw, name, columns=columns).double().T
+    found = product(planes, x, exact=exact)
+    assert difference(found, wanted) < (5e-4 if form == "wide" and exact else BOUND[exact])
+    if exact:
+        assert difference(linear_reference(to_operand(x, exact=True), planes), found.double()) < BOUND[True]
+
+
+@MODES
+@pytest.mark.parametrize(
+    ("name", "rows", "columns"),
+    [("Q8_0", 1, 32), ("IQ4_NL", 33, 160), ("Q5_0", 96, 320), ("Q8_0", 31, 640), ("Q2_0", 8, 64), ("F32", 4, 96)],
+)
+def test_odd_sides(device: str, name: str, rows: int, columns: int, exact: bool) -> None:
+    raw = model_rows(name, rows=rows, columns=columns, device=device)
+    x = inputs(1, columns, device)
+    seen = from_operand(to_operand(x, exact=exact), columns=columns)
+    wanted = seen.double() @ dequantise(raw, name, columns=columns).double().T
+    found = product(pack(name, raw, columns=columns), x, exact=exact)
+    assert difference(found, wanted) < BOUND[exact]
+    assert torch.equal(found, product(pack(name, raw, columns=columns), x, exact=exact))
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [(16512, 2560), (2560, 6144), (10240, 320), (544, 2560)] if ON_CARD else [(33, 128)],
+    ids=lambda shape: f"{shape[0]}x{shape[1]}",
+)
+@pytest.mark.parametrize("form", ["q8", "q4k", "lut4", "full"] if ON_CARD else ["q8"])
+@MODES
+def test_a_row_has_the_same_bits_in_any_company(device: str, form: str, shape: tuple[int, int], exact: bool) -> None:
+    rows, columns = shape
+    name = {"q8": "Q8_0", "q4k": "Q4_K", "lut4": "IQ4_NL", "full": "F32"}[form]
+    if name == "Q4_K" and columns % 256:
+        name, form = "Q5_0", "q5"
+    planes = pack(name, model_rows(name, rows=rows, columns=columns, device=device), columns=columns, form=form)
+    x = inputs(40, columns, device)
+    alone = {row: product(planes, x[row : row + 1], exact=exact) for row in ((0, 3, 39) if ON_CARD else (0, 39))}
+    for count in (2, 4, 8, 16, 24, 32, 40) if ON_CARD else (9,):
+        window = x[:count].clone()
+        window[count - 1] = x[39]
+        found = product(planes, window, exact=exact)
+        assert torch.equal(found[:1], alone[0])
+        assert torch.equal(found[count - 1 :], alone[39])
+        if count > 4 and 3 in alone:
+            assert torch.equal(found[3:4], alone[3])
+
+
+def test_padded_rows_are_zero_and_touch_nothing(device: str) -> None:
+    planes = pack("Q8_0", model_rows("Q8_0", rows=32, columns=128, device=device), columns=128)
+    x = inputs(3, 128, device)
+    x[2] = float("nan")
+    found = product(planes, x, exact=True, rows_used=2)
+    assert torch.equal(found[:2], product(planes, x[:2], exact=True))
+    assert not found[2].any()
+
+
+def test_matrices_that_share_their_input_are_one_launch(device: str) -> None:
+    raws = [model_rows("F32", rows=rows, columns=256, seed=rows, device=device) for rows in (33, 1)]
+    parts = [pack("F32", raw, columns=256) for raw in raws]
+    joined, starts = join(parts)
+    x = inputs(2, 256, device)
+    found = product(joined, x, exact=False)
+    wanted = from_operand(to_operand(x, exact=False), columns=256).double() @ raws[1].view(torch.float32).double().T
+    assert difference(found[:, starts[1]], wanted[:, 0]) < 2e-6  # float32 weights stay so in the fast mode
+
+
+@pytest.mark.parametrize(
+    ("x", "out", "exact", "words"),
+    [
+        (torch.zeros(1, 128), torch.zeros(1, 1, 32), False, r"contiguous torch.float16 \[rows, 128\]"),
+        (torch.zeros(1, 96), torch.zeros(1, 1, 32), True, r"\[rows, 128\], found .* \[1, 96\]"),
+        (torch.zeros(41, 128), torch.zeros(1, 41, 32), True, "1 to 40 rows, found 41"),
+        (torch.zeros(2, 128), torch.zeros(1, 1, 32), True, r"float32 \[1, 2, 32\], found .* \[1, 1, 32\]"),
+    ],
+    ids=["wrong-type", "not-padded", "too-many-rows", "wrong-out"],
+)
+def test_refusals_are_sentences(x: torch.Tensor, out: torch.Tensor, exact: bool, words: str) -> None:
+    planes = pack("Q8_0", model_rows("Q8_0", rows=32, columns=128), columns=128)
+    with pytest.raises(ValueError, match=words):
+        linear(x, planes, out=out, exact=exact)
