@@ -28,7 +28,7 @@ def _gate_up(p_strips, p_x, rows, p_h, p_grid, i_strip, FMT: tl.constexpr, S: tl
     store_operand(p_h + r * (STRIPS * 16), f, h, r < 8, EXACT)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["PAIRS"])
 def gate_up_kernel(p_anchor, p_base, p_rows, p_x, p_h, p_grid, PAIRS, BLOCK: tl.constexpr, FMT: tl.constexpr,
                    FMT_HOST: tl.constexpr, FMT_SHARED: tl.constexpr, S: tl.constexpr, NCH: tl.constexpr,
                    STRIPS: tl.constexpr, STRIPS_SHARED: tl.constexpr, EXACT: tl.constexpr,
@@ -65,7 +65,7 @@ def _down(p_strips, p_h, rows, out, share, p_y, p_grid, i_strip, N, FMT: tl.cons
     tl.store(p_y + out.to(tl.int64) * N + n, acc * share, mask=(out >= 0) & (n < N))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["PAIRS"])
 def down_kernel(p_anchor, p_base, p_out, p_share, p_h, p_y, p_grid, PAIRS, N, BLOCK: tl.constexpr, FMT: tl.constexpr,
                 FMT_HOST: tl.constexpr, FMT_SHARED: tl.constexpr, SKIP: tl.constexpr, SKIP_HOST: tl.constexpr,
                 SKIP_SHARED: tl.constexpr, S: tl.constexpr, NCH: tl.constexpr, NCH_SHARED: tl.constexpr,

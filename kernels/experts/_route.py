@@ -11,7 +11,7 @@ from kernels.device import gdc_sync
 NONE = tl.constexpr(-9223372036854775807)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["RB"])
 def top_experts(p_logits, p_used, p_table, p_counts, p_ids, p_weights, p_base, p_rows, p_out, p_share, RB, EL,
                 GATE: tl.constexpr, PARTS: tl.constexpr, E: tl.constexpr, E2: tl.constexpr, USED: tl.constexpr,
                 W: tl.constexpr, COUNT: tl.constexpr, SINGLE: tl.constexpr, PDL: tl.constexpr):  # fmt: skip
@@ -57,7 +57,7 @@ def top_experts(p_logits, p_used, p_table, p_counts, p_ids, p_weights, p_base, p
         tl.store(p_share + at, share[:, None] + 0.0 * a, mask=m[:, None])
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["RB"])
 def entries(p_ids, p_weights, p_used, p_table, p_base, p_rows, p_out, p_share, RB, E: tl.constexpr,
             USED: tl.constexpr, W: tl.constexpr, P2: tl.constexpr, PDL: tl.constexpr):  # fmt: skip
     """Grid (RB * USED + ceil(RB / 8),). A pair (row, slot) with a multiple of 8 pairs of its expert before it leads an

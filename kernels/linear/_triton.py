@@ -9,7 +9,7 @@ import triton.language as tl
 from kernels.planes._decode import strip_products
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["RB"])
 def linear_kernel(p_strips, p_x, p_y, p_grid, p_used, RB, N, FMT: tl.constexpr, S: tl.constexpr, RT: tl.constexpr,
                   NCH: tl.constexpr, STRIPS: tl.constexpr, SPLITS: tl.constexpr, EXACT: tl.constexpr,
                   PDL: tl.constexpr):  # fmt: skip
