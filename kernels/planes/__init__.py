@@ -1,8 +1,9 @@
 """Quantised matrices in the register order of tensor-core products, and operand rows for them."""
 
 from kernels.planes.format import FORMATS, FORMATS_OF_TYPE, PlaneFormat, formats_of, stored_bits
+from kernels.planes.gate_up import common_format, pack_gate_up
 from kernels.planes.operand import from_operand, operand_columns, to_operand
-from kernels.planes.pack import choose_format, common_format, pack, pack_gate_up
+from kernels.planes.pack import choose_format, pack
 from kernels.planes.planes import Planes, join, word_count
 from kernels.planes.unpack import unpack
 

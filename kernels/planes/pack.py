@@ -31,7 +31,7 @@ _HALF_EXPONENT = 15
 
 
 @dataclass(slots=True)
-class _Rows:
+class Rows:
     """Rows of whole tiles: codes [rows, columns]; scales and steps [rows, chunks, groups]; d and low [rows, chunks]."""
 
     codes: Tensor
@@ -94,72 +94,13 @@ def pack(type_name: str, raw: Tensor, *, columns: int, form: str | None = None, 
     return Planes(target.name, rows, columns, words)
 
 
-def pack_gate_up(
-    gate: tuple[str, Tensor],
-    up: tuple[str, Tensor],
-    *,
-    columns: int,
-    form: str | None = None,
-    out: Tensor | None = None,
-) -> Planes:
-    """Packs a gate and an up matrix for `kernels.experts`: strips of 16 gate rows and the 16 up rows beside them.
-
-    Args:
-        gate: ggml type and uint8 [ff, row bytes].
-        up: likewise. Where the types differ, both go to the first format that holds both, `wide` at the latest.
-        columns: weights in a row.
-        form: plane format; the usual one of the types if None.
-        out: as in `pack`.
-
-    Returns:
-        Planes of 2 * ff rows, ff rounded up to 128 (so that the hidden row is a whole operand row).
-
-    Raises:
-        ValueError: shapes differ, or a type does not fit the format.
-    """
-    (gate_type, gate_raw), (up_type, up_raw) = gate, up
-    if gate_raw.shape[0] != up_raw.shape[0]:
-        raise ValueError(
-            f"pack_gate_up: {gate_raw.shape[0]} gate rows and {up_raw.shape[0]} up rows; they must be equal"
-        )
-    target = common_format(gate_type, up_type, form)
-    missing = -gate_raw.shape[0] % TILE_COLUMNS
-    if gate_type == up_type:
-        both = torch.stack((_padded_rows(gate_raw, missing), _padded_rows(up_raw, missing)))
-        mixed = _alternating(both)
-        return pack(gate_type, mixed, columns=columns, form=target.name, out=out)
-    halves = [
-        _float_or_wide(name, target, _padded_rows(raw, missing), columns)
-        for name, raw in ((gate_type, gate_raw), (up_type, up_raw))
-    ]
-    strips = _encode(target, _interleaved(halves[0], halves[1]))
-    planes = Planes(target.name, 2 * (gate_raw.shape[0] + missing), columns, strips.reshape(-1))
-    if out is not None:
-        out.copy_(planes.words)
-        planes = planes.with_words(out)
-    return planes
-
-
-def common_format(gate_type: str, up_type: str, form: str | None = None) -> PlaneFormat:
-    """The format `pack_gate_up` uses for two ggml types.
-
-    Raises:
-        ValueError: no format holds both.
-    """
-    if gate_type == up_type:
-        return choose_format(gate_type, form)
-    shared = [one for one in formats_of(gate_type) if one.name in {other.name for other in formats_of(up_type)}]
-    named = [one for one in shared if form in (None, one.name)]
-    if not named:
-        raise ValueError(f"no plane format {form or ''} holds both {gate_type} and {up_type}; store them in one type")
-    return named[0]
-
-
-def _padded_rows(raw: Tensor, missing: int) -> Tensor:
+def padded_rows(raw: Tensor, missing: int) -> Tensor:
+    """Blocks with `missing` rows of zero bytes below, which are zeros in every type."""
     return pad(raw, (0, 0, 0, missing)) if missing else raw
 
 
-def _float_or_wide(type_name: str, form: PlaneFormat, raw: Tensor, columns: int) -> _Rows:
+def float_or_wide(type_name: str, form: PlaneFormat, raw: Tensor, columns: int) -> Rows:
+    """Whole tiles of any type that `form` holds: floats, its own fields, or widened ones."""
     if form.bits >= 16:
         return _floats(type_name, raw, columns)
     natural = formats_of(type_name)[0]
@@ -169,41 +110,23 @@ def _float_or_wide(type_name: str, form: PlaneFormat, raw: Tensor, columns: int)
     return rows if natural == form else _widened(natural, rows)
 
 
-def _alternating(both: Tensor) -> Tensor:
-    """[2, rows, ...] to [2 * rows, ...]: 16 rows of the first, the same 16 of the second, and so on."""
-    rest = both.shape[2:]
-    return both.reshape(2, -1, TILE_ROWS // 2, *rest).transpose(0, 1).reshape(-1, *rest)
-
-
-def _interleaved(gate: _Rows, up: _Rows) -> _Rows:
-    def mix(a: Tensor | None, b: Tensor | None) -> Tensor | None:
-        if a is None or b is None:
-            return None
-        return _alternating(torch.stack((a, b)))
-
-    codes, d = mix(gate.codes, up.codes), mix(gate.d, up.d)
-    assert codes is not None
-    assert d is not None
-    return _Rows(codes, d, mix(gate.steps, up.steps), mix(gate.low, up.low), mix(gate.low_steps, up.low_steps), None)
-
-
 def _pack_strips(type_name: str, form: PlaneFormat, raw: Tensor, columns: int) -> Tensor:
     """int32 [strips, strip words] of up to a slice of rows."""
-    raw = _padded_rows(raw, -raw.shape[0] % TILE_ROWS)
+    raw = padded_rows(raw, -raw.shape[0] % TILE_ROWS)
     if form.bits >= 16:
-        return _encode(form, _floats(type_name, raw, columns), exact=type_name == "F16")
+        return encode(form, _floats(type_name, raw, columns), exact=type_name == "F16")
     if form.name == ANY_TYPE:
-        return _encode(form, _float_or_wide(type_name, form, raw, columns))
+        return encode(form, float_or_wide(type_name, form, raw, columns))
     blocks = raw.reshape(-1, BLOCKS[type_name].block_bytes)
-    return _encode(form, _whole_tiles(SPLIT[type_name, form.name](blocks), raw.shape[0], columns))
+    return encode(form, _whole_tiles(SPLIT[type_name, form.name](blocks), raw.shape[0], columns))
 
 
-def _floats(type_name: str, raw: Tensor, columns: int) -> _Rows:
+def _floats(type_name: str, raw: Tensor, columns: int) -> Rows:
     values = pad(dequantise(raw, type_name, columns=columns), (0, -columns % TILE_COLUMNS))
-    return _Rows(values, values.abs().amax(1, keepdim=True), None, None, None, None)
+    return Rows(values, values.abs().amax(1, keepdim=True), None, None, None, None)
 
 
-def _whole_tiles(parts: Fields, rows: int, columns: int) -> _Rows:
+def _whole_tiles(parts: Fields, rows: int, columns: int) -> Rows:
     """Blocks to rows, inputs padded to 128 with zero scales."""
     chunks = -(-columns // TILE_COLUMNS)
 
@@ -222,7 +145,7 @@ def _whole_tiles(parts: Fields, rows: int, columns: int) -> _Rows:
     codes = pad(parts.codes.reshape(rows, columns), (0, chunks * TILE_COLUMNS - columns))
     d, index = scales(parts.d), parts.index
     assert d is not None
-    return _Rows(
+    return Rows(
         codes,
         d,
         grouped(parts.steps, group),
@@ -232,7 +155,7 @@ def _whole_tiles(parts: Fields, rows: int, columns: int) -> _Rows:
     )
 
 
-def _widened(natural: PlaneFormat, rows: _Rows) -> _Rows:
+def _widened(natural: PlaneFormat, rows: Rows) -> Rows:
     """Rows of any blocked format as unsigned 8-bit codes with a scale and an offset for every 16 inputs."""
     scale, low = _products(natural, rows)
     if natural.table:
@@ -243,10 +166,10 @@ def _widened(natural: PlaneFormat, rows: _Rows) -> _Rows:
     low = scale * -zero if low is None else low - scale * zero
     spread = natural.group // 16
     scale, low = (values.repeat_interleave(spread, dim=2) for values in (scale, low))
-    return _Rows(codes.to(torch.uint8), scale, None, low, None, None)
+    return Rows(codes.to(torch.uint8), scale, None, low, None, None)
 
 
-def _products(form: PlaneFormat, rows: _Rows) -> tuple[Tensor, Tensor | None]:
+def _products(form: PlaneFormat, rows: Rows) -> tuple[Tensor, Tensor | None]:
     """The scale and the offset of each group, float32 [rows, chunks, groups]."""
     if rows.steps is None:
         return rows.d, rows.low
@@ -254,7 +177,7 @@ def _products(form: PlaneFormat, rows: _Rows) -> tuple[Tensor, Tensor | None]:
     return scale, None if rows.low is None or rows.low_steps is None else rows.low.unsqueeze(2) * rows.low_steps
 
 
-def _encode(form: PlaneFormat, rows: _Rows, *, exact: bool = False) -> Tensor:
+def encode(form: PlaneFormat, rows: Rows, *, exact: bool = False) -> Tensor:
     """int32 [strips, strip words]. A strip's values are divided by a power of two, kept as its multiplier."""
     exponent = _exponents(form, rows) if not exact else torch.zeros_like(rows.d[::TILE_ROWS, 0], dtype=torch.int32)
     shrink = torch.ldexp(torch.ones_like(exponent, dtype=torch.float32), -exponent).repeat_interleave(TILE_ROWS)
@@ -268,7 +191,7 @@ def _encode(form: PlaneFormat, rows: _Rows, *, exact: bool = False) -> Tensor:
     return torch.cat((body, tail), dim=1)
 
 
-def _exponents(form: PlaneFormat, rows: _Rows) -> Tensor:
+def _exponents(form: PlaneFormat, rows: Rows) -> Tensor:
     """int32 [strips]: the smallest power of two under which a strip's scales and offsets fit their fields."""
     if form.bits >= 16:
         return torch.frexp(rows.d.reshape(-1, TILE_ROWS).amax(1)).exponent - _HALF_EXPONENT
@@ -281,7 +204,7 @@ def _exponents(form: PlaneFormat, rows: _Rows) -> Tensor:
     return torch.frexp(bound.reshape(-1, TILE_ROWS).amax(1)).exponent
 
 
-def _scale_words(form: PlaneFormat, rows: _Rows, factor: Tensor) -> Tensor:
+def _scale_words(form: PlaneFormat, rows: Rows, factor: Tensor) -> Tensor:
     d = rows.d * factor.reshape(-1, *[1] * (rows.d.dim() - 1))
     low = None if rows.low is None else rows.low * factor.reshape(-1, *[1] * (rows.low.dim() - 1))
     if rows.steps is None:
