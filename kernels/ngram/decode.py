@@ -115,8 +115,8 @@ def gather_ngrams(
 ) -> None:
     """Hashes the last tokens of every row and gathers the table's rows as operand rows.
 
-    `mix_n = xor over s < n of token_(t-s) m_s`; head h of order n takes row `mix_n mod rows_h + offset_h`. A predecessor
-    equal to `reset`, or before position 0, makes itself and all older ones `reset`.
+    `mix_n = xor over s < n of token_(t-s) m_s`; head h of order n takes row `mix_n mod rows_h + offset_h`.
+    A predecessor equal to `reset`, or before position 0, makes itself and all older ones `reset`.
 
     Args:
         table: in device memory, or pinned on the host and read over the link. If staged: [rows * heads, row bytes], the

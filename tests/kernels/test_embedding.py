@@ -10,6 +10,7 @@ from kernels.planes import unpack
 from kernels.quant import SUPPORTED, dequantise
 from tests.kernels.matrices import planes, raw_matrix
 from tests.kernels.test_quant import random_rows
+from tests.kernels.windows import early
 
 EPS = 1e-6
 ROUNDED = {"Q4_1", "Q5_1", "Q4_K", "Q5_K", "Q2_K"}  # scale times code plus offset may be one rounding instead of two
@@ -50,7 +51,7 @@ def run(
     x = torch.full((len(tokens), streams, hidden), float("nan"), device=device)
     enter_draft(
         table=table, tokens=torch.tensor(tokens, dtype=torch.int32, device=device), wide=wide.to(device), weights=w,
-        buffers=buffers, x=x, eps=EPS, exact=exact, pdl=False,
+        buffers=buffers, x=x, eps=EPS, exact=exact, pdl=early(device.type),
         source=None if source is None else torch.tensor(source, dtype=torch.int32, device=device),
     )  # fmt: skip
     return x.cpu()

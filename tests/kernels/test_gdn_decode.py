@@ -12,7 +12,7 @@ from kernels.gdn import reference
 from kernels.gdn.decode import DeltaBuffers, DeltaState, DeltaWeights, new_buffers, new_state, run_delta
 from kernels.planes import from_operand
 from kernels.terms import operand_rows
-from tests.kernels.windows import Float64, Span, window_rows
+from tests.kernels.windows import Float64, Span, early, window_rows
 
 EPS = 1e-6
 
@@ -57,6 +57,7 @@ class Engine:
     device: str
     exact: bool = True
     terms: int = 1
+    pdl: bool | None = None
     state: DeltaState = field(init=False)
 
     def __post_init__(self) -> None:
@@ -86,7 +87,7 @@ class Engine:
         run_delta(
             qkv=products[0], gate=products[1], alpha=products[2], beta=products[3],
             rows=rows, weights=self.weights, state=self.state, buffers=buffers, operand=operand,
-            eps=EPS, exact=self.exact, pdl=False,
+            eps=EPS, exact=self.exact, pdl=early(self.device) if self.pdl is None else self.pdl,
         )  # fmt: skip
         used = len(inputs)
         assert torch.isfinite(operand[:used]).all()
@@ -152,10 +153,10 @@ def play(engine: Engine, plan: list[list[tuple[int, int, int, int]]], *, bucket:
 
 
 PLANS = {
-    "single-rows": [[(0, 1, 0, 0)], [(0, 1, 0, 0)], [(0, 1, 0, 0)], [(0, 1, 0, 0)], [(0, 1, 0, 0)]],
-    "all-drafts-rejected": [[(1, 2, 3, 0)], [(1, 1, 4, 0)], [(1, 1, 4, 0)], [(1, 1, 0, 0)]],
-    "all-drafts-kept": [[(1, 2, 4, 4)], [(1, 1, 4, 4)], [(1, 1, 4, 4)], [(1, 1, 0, 0)]],
-    "longer-than-the-ring": [[(0, 19, 0, 0), (2, 3, 2, 1)], [(0, 17, 4, 2)], [(0, 1, 2, 0), (2, 5, 0, 0)]],
+    "single-rows": [[(0, 1, 0, 0)], [(0, 1, 0, 0)], [(0, 1, 0, 0)]],
+    "all-drafts-rejected": [[(1, 2, 3, 0)], [(1, 1, 4, 0)], [(1, 1, 0, 0)]],
+    "all-drafts-kept": [[(1, 2, 4, 4)], [(1, 1, 4, 4)], [(1, 1, 0, 0)]],
+    "longer-than-the-ring": [[(0, 18, 0, 0), (2, 3, 2, 1)], [(0, 14, 4, 2)], [(0, 1, 2, 0), (2, 2, 0, 0)]],
 }
 
 
@@ -171,7 +172,7 @@ def random_plan(seed: int, windows: int) -> list[list[tuple[int, int, int, int]]
     return plan
 
 
-PLANS["random"] = random_plan(5, 4)
+PLANS["random"] = random_plan(5, 3)
 
 
 @pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
@@ -195,9 +196,9 @@ def test_odd_heads_and_widths(exact: bool, terms: int, tolerance: float, device:
 def test_rejected_drafts_and_company_leave_no_trace(device: str) -> None:
     """Bit for bit: the same tokens one at a time, alone, in another slot and bucket, give the same rows and state."""
     engine = Engine(SMALL, 3, device)
-    plan = [*random_plan(8, 5), [(0, 1, 0, 0), (1, 1, 0, 0), (2, 1, 0, 0)]]
+    plan = [*random_plan(8, 3), [(0, 1, 0, 0), (1, 1, 0, 0), (2, 1, 0, 0)]]
     for session in play(engine, plan, bucket=4, seed=6).values():
-        alone = Engine(SMALL, 1, device)
+        alone = Engine(SMALL, 1, device, pdl=False)
         outs = []
         for position, values in enumerate(session.tokens):
             outs.append(alone.run([Span(0, position, 1, 1)], [values], 1)[0])

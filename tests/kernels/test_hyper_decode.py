@@ -12,7 +12,7 @@ from kernels.hyper.decode import HyperBuffers, ReadPlanes, new_buffers, write_an
 from kernels.planes import from_operand, unpack
 from kernels.terms import operand_rows
 from tests.kernels.matrices import planes
-from tests.kernels.windows import Float64
+from tests.kernels.windows import Float64, early
 
 EPS = 1e-6
 
@@ -76,7 +76,15 @@ def poisoned(buffers: HyperBuffers) -> HyperBuffers:
     return buffers
 
 
-def run(inputs: Inputs, w: ReadPlanes, device: str, *, exact: bool, buffers: HyperBuffers | None = None) -> Outputs:
+def run(
+    inputs: Inputs,
+    w: ReadPlanes,
+    device: str,
+    *,
+    exact: bool,
+    buffers: HyperBuffers | None = None,
+    pdl: bool | None = None,
+) -> Outputs:
     rows, streams, hidden = inputs.x.shape
     buffers = buffers or poisoned(new_buffers(rows, weights=w, exact=exact))
     x = inputs.x.clone().to(device)
@@ -84,7 +92,8 @@ def run(inputs: Inputs, w: ReadPlanes, device: str, *, exact: bool, buffers: Hyp
     operand = operand_rows(rows, hidden, exact=exact, device=device).fill_(float("nan"))
     sums = None if w.inject is None else torch.full((rows, streams, streams), float("nan"), device=device)
     write_and_read(
-        x=x, weights=w, buffers=buffers, block=block, operand=operand, eps=EPS, exact=exact, pdl=False, sums=sums,
+        x=x, weights=w, buffers=buffers, block=block, operand=operand, eps=EPS, exact=exact,
+        pdl=early(device) if pdl is None else pdl, sums=sums,
         parts=None if inputs.parts is None else inputs.parts.to(device),
         gate=None if inputs.gate is None else inputs.gate.to(device),
     )  # fmt: skip
@@ -156,7 +165,7 @@ def test_a_row_has_the_same_bits_in_every_bucket(exact: bool, device: str) -> No
     inputs, w = Inputs.make(shape, 17, 2), weights(shape, device)
     together = run(inputs, w, device, exact=exact)
     for first, count in ((0, 1), (9, 4)):
-        part = run(inputs.rows(first, count), w, device, exact=exact)
+        part = run(inputs.rows(first, count), w, device, exact=exact, pdl=False)
         for name in ("x", "block", "operand", "sums"):
             assert torch.equal(getattr(part, name), getattr(together, name)[first : first + count]), name
 
