@@ -56,7 +56,7 @@ async def _run(examined: Examined) -> ExitCode:
     service = Service(create_app(backend, config), listener=listener, drain=loading.drain)
     url = urls(listener)
     say("listening", api=f"{url}/v1", ready=f"{url}/ready", keys=config.keys_file is not None, open=config.open)
-    threading.Thread(target=loading.run, args=(service,), name="loading", daemon=True).start()
+    threading.Thread(target=loading.run, args=(service,), name="engine", daemon=True).start()
     return await service.run()
 
 

@@ -1,10 +1,12 @@
-"""Owns loading: the thread that reads the model while the server already answers 503."""
+"""Owns the engine's thread: it reads the model while the server already answers 503, then runs it."""
 
 from __future__ import annotations
 
 import asyncio
 import importlib
+import os
 import time
+from collections.abc import MutableMapping
 from typing import Any
 
 from appliance.backend import ApplianceBackend
@@ -22,8 +24,22 @@ from appliance.text.tokenizer import Tokenizer
 TEXT_PERCENT, WEIGHTS_PERCENT, TEST_PERCENT = 2, 5, 95
 
 
+# Some 20 microseconds. The runtime's own 300,000 are milliseconds.
+SPINS = "1000"
+
+
+def share_cores(environment: MutableMapping[str, str]) -> None:
+    """Lets torch's threads sleep soon while they wait for each other; before torch is imported.
+
+    They meet thousands of times in a window. When another program has a core, the waiting thread spins its own share of
+    time away until the kernel puts it last too, and a window takes minutes instead of seconds.
+    """
+    if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & environment.keys():
+        environment["GOMP_SPINCOUNT"] = SPINS
+
+
 class Loading:
-    """Loads in a thread of its own while the server answers 503."""
+    """Loads, then runs the engine, on one thread: two threads that compute would halve each other's speed."""
 
     def __init__(self, examined: Examined, backend: ApplianceBackend, loop: asyncio.AbstractEventLoop) -> None:
         self._examined = examined
@@ -32,9 +48,9 @@ class Loading:
         self._engine: Any = None
 
     def run(self, service: Service) -> None:
-        """Loads, tests and starts; what fails ends the process with its exit code."""
+        """Loads, tests and runs the engine until it stops; what fails ends the process with its exit code."""
         try:
-            self._load()
+            self._serve()
         except ApplianceError as error:
             warn("the model cannot be served", reason=str(error))
             service.stop(error.exit_code)
@@ -52,13 +68,14 @@ class Loading:
         if self._engine is not None:
             self._engine.drain(deadline_s)
 
-    def _load(self) -> None:
+    def _serve(self) -> None:
         examined, backend = self._examined, self._backend
         began = time.monotonic()
         backend.advance("reading the tokenizer", TEXT_PERCENT)
         tokenizer = Tokenizer.from_metadata(examined.model.metadata)
         backend.give_text(TextStack(tokenizer, ChatTemplate.from_metadata(examined.model.metadata, tokenizer)))
         backend.advance("loading the runtime", WEIGHTS_PERCENT)
+        share_cores(os.environ)
         engine_type = importlib.import_module("appliance.engine.engine").Engine
         # torch counts cores and knows nothing of a container's share of their time.
         importlib.import_module("torch").set_num_threads(examined.machine.cores.usable)
@@ -72,15 +89,16 @@ class Loading:
             progress=lambda stage, percent: backend.advance(stage, round(WEIGHTS_PERCENT + percent * share)),
         )
         backend.advance("testing the model", TEST_PERCENT)
-        engine = engine_type(model, _engine_config(examined), on_fault=backend.fail)
-        engine.start(self._loop)
-        self._engine = engine
-        backend.give_engine(engine.handle)
-        measured, planned = private_bytes() - before, examined.placement.model_bytes
-        say(
-            "memory", planned=format_size(planned), measured=format_size(measured), more=format_size(measured - planned)
-        )
-        say("ready", seconds=time.monotonic() - began, model=backend.model().id, device=backend.readiness().device)
+        self._engine = engine = engine_type(model, _engine_config(examined), on_fault=backend.fail)
+
+        def ready() -> None:
+            backend.give_engine(engine.handle)
+            measured, planned = private_bytes() - before, examined.placement.model_bytes
+            more = format_size(measured - planned)
+            say("memory", planned=format_size(planned), measured=format_size(measured), more=more)
+            say("ready", seconds=time.monotonic() - began, model=backend.model().id, device=backend.readiness().device)
+
+        engine.run(self._loop, ready=ready)
 
 
 def _engine_config(examined: Examined) -> EngineConfig:
