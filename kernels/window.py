@@ -9,6 +9,9 @@ import torch
 RING_POSITIONS = 16
 """Positions that every state ring holds; position p lies at p % RING_POSITIONS."""
 
+MOST_ROWS = 64
+"""Rows of the largest bucket; kernels that look at all rows at once hold so many, whatever the bucket."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowRows:

@@ -1,7 +1,7 @@
 """Device code of decode attention: online softmax over one split of a row's tokens, then the splits put together."""
 
 # mypy: ignore-errors
-# ruff: noqa: ANN001, ANN201
+# ruff: noqa: ANN001
 
 import triton
 import triton.language as tl
@@ -183,7 +183,9 @@ def merge(
             p_sums + (o_base + split)[:, None] * DIM + b_dim[None, :], mask=m_split[:, None] & m_dim[None, :], other=0.0
         )
         sums += tl.sum(part * weight[:, None], axis=0)
-    gate = sum_terms(p_gate, i_row * o_gate_row + head * o_gate_head + b_dim, o_gate_term, when(live, m_dim), GATE_TERMS)
+    gate = sum_terms(
+        p_gate, i_row * o_gate_row + head * o_gate_head + b_dim, o_gate_term, when(live, m_dim), GATE_TERMS
+    )
     out = tl.where(live, sums / tl.where(live, total, 1.0), 0.0) / (1.0 + tl.exp(-gate))
     p_row = p_out + i_row * PADDED
     store_operand(p_row, head * DIM + b_dim, out, m_dim, EXACT)

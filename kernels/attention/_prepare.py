@@ -1,7 +1,7 @@
 """Device code before attention: norms, rotation, keys and values to their pages, indexer keys to ring and pool."""
 
 # mypy: ignore-errors
-# ruff: noqa: ANN001, ANN201
+# ruff: noqa: ANN001
 
 import triton
 import triton.language as tl
@@ -31,8 +31,18 @@ def turn(x, swapped, p_cos, p_sin, b_dim, PAIRS: tl.constexpr):
 
 @triton.jit
 def normed_turned(
-    p_terms, o_head, o_term, p_norm, p_cos, p_sin, eps, live,
-    TERMS: tl.constexpr, DIM: tl.constexpr, BLOCK: tl.constexpr, PAIRS: tl.constexpr,
+    p_terms,
+    o_head,
+    o_term,
+    p_norm,
+    p_cos,
+    p_sin,
+    eps,
+    live,
+    TERMS: tl.constexpr,
+    DIM: tl.constexpr,
+    BLOCK: tl.constexpr,
+    PAIRS: tl.constexpr,
 ):
     """One head: sum of its terms, norm, rotation."""
     b_dim = tl.arange(0, BLOCK)
@@ -62,9 +72,28 @@ def store_cached(p_pool, o_pool, p_scales, o_scales, x, at, b_dim, mask, live, D
 
 @triton.jit
 def pool_block(
-    p_terms, o_term, o_row, p_ring, p_norm, p_pooled, p_cos, p_sin, i_row, first_row, position, slot, page, eps, live,
-    TERMS: tl.constexpr, DIM: tl.constexpr, BLOCK: tl.constexpr, PAIRS: tl.constexpr, BLOCK_TOKENS: tl.constexpr,
-    PAGE_BLOCKS: tl.constexpr, RING: tl.constexpr,
+    p_terms,
+    o_term,
+    o_row,
+    p_ring,
+    p_norm,
+    p_pooled,
+    p_cos,
+    p_sin,
+    i_row,
+    first_row,
+    position,
+    slot,
+    page,
+    eps,
+    live,
+    TERMS: tl.constexpr,
+    DIM: tl.constexpr,
+    BLOCK: tl.constexpr,
+    PAIRS: tl.constexpr,
+    BLOCK_TOKENS: tl.constexpr,
+    PAGE_BLOCKS: tl.constexpr,
+    RING: tl.constexpr,
 ):
     """The row's raw indexer key to the ring; if it completes a block, the block's key to the pool.
 
@@ -98,7 +127,7 @@ def pool_block(
         tl.store(p_pooled + place * DIM + b_dim, key.to(p_pooled.dtype.element_ty), mask=m_dim)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def prepare(
     p_query, p_key, p_value, p_index_query, p_index_key,
     o_query_term, o_query_row, o_query_head,
@@ -111,13 +140,13 @@ def prepare(
     p_slot, p_position, p_span, p_span_first, p_rows_used, p_pages, o_pages,
     p_keys, o_keys, p_values, o_values, p_key_scales, o_key_scales, p_value_scales, o_value_scales,
     p_ring, p_pooled, p_query_out, p_iq_out,
-    eps,
+    eps, rows,
     QUERY_TERMS: tl.constexpr, KEY_TERMS: tl.constexpr, VALUE_TERMS: tl.constexpr,
     IQ_TERMS: tl.constexpr, IK_TERMS: tl.constexpr,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, INDEX_HEADS: tl.constexpr,
     DIM: tl.constexpr, BLOCK: tl.constexpr, INDEX_DIM: tl.constexpr, INDEX_BLOCK: tl.constexpr, PAIRS: tl.constexpr,
     BLOCK_TOKENS: tl.constexpr, PAGE_TOKENS: tl.constexpr, RING: tl.constexpr,
-    KIND: tl.constexpr, ROWS: tl.constexpr, PDL: tl.constexpr,
+    KIND: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Grid (heads, rows): query heads, key heads, value heads, indexer query heads, indexer key; one head a program."""
     i_head = tl.program_id(0)
@@ -149,7 +178,9 @@ def prepare(
         o_head = i_row * o_value_row + head * o_value_head
         x = sum_terms(p_value, o_head + b_dim, o_value_term, when(live, m_dim), VALUE_TERMS)
         at = (page * KV_HEADS + head) * PAGE_TOKENS + position % PAGE_TOKENS
-        store_cached(p_values, o_values, p_value_scales, o_value_scales, x, at, b_dim, when(live, m_dim), live, DIM, KIND)
+        store_cached(
+            p_values, o_values, p_value_scales, o_value_scales, x, at, b_dim, when(live, m_dim), live, DIM, KIND
+        )
     elif INDEX_HEADS > 0:
         if i_head < HEADS + 2 * KV_HEADS + INDEX_HEADS:
             head = i_head - HEADS - 2 * KV_HEADS
@@ -165,6 +196,6 @@ def prepare(
             first_row = tl.load(p_span_first + tl.load(p_span + i_row))
             pool_block(
                 p_index_key, o_ik_term, o_ik_row, p_ring, p_ik_norm, p_pooled,
-                p_cos + ROWS * PAIRS, p_sin + ROWS * PAIRS, i_row, first_row, position, slot, page, eps, live,
+                p_cos + rows * PAIRS, p_sin + rows * PAIRS, i_row, first_row, position, slot, page, eps, live,
                 IK_TERMS, INDEX_DIM, INDEX_BLOCK, PAIRS, BLOCK_TOKENS, PAGE_TOKENS // BLOCK_TOKENS, RING,
             )  # fmt: skip

@@ -160,6 +160,7 @@ def prepare_attention(
         out,
         out if index_out is None else index_out,
         eps,
+        rows.rows,
         QUERY_TERMS=mixed.query.shape[0],
         KEY_TERMS=mixed.key.shape[0],
         VALUE_TERMS=mixed.value.shape[0],
@@ -177,7 +178,6 @@ def prepare_attention(
         PAGE_TOKENS=page_tokens,
         RING=RING_POSITIONS,
         KIND=pool.kind,
-        ROWS=rows.rows,
         PDL=pdl,
         num_warps=2,
         **launch_options(pdl),
@@ -248,9 +248,7 @@ class AttentionScratch:
     stats: torch.Tensor
 
     @classmethod
-    def empty(
-        cls, *, rows: int, heads: int, dim: int, splits: int, device: torch.device | str
-    ) -> AttentionScratch:
+    def empty(cls, *, rows: int, heads: int, dim: int, splits: int, device: torch.device | str) -> AttentionScratch:
         """Scratch for up to `splits` splits."""
         shape = (rows, heads, splits, dim)
         return cls(
@@ -300,7 +298,9 @@ def attend_decode(
     if gate.dtype != torch.float32 or gate.shape[1:] != query.shape or gate.stride(3) != 1:
         raise ValueError(f"gate is float32 [terms, {count}, {heads}, {dim}], found {gate.dtype} {list(gate.shape)}")
     if scratch.sums.numel() < count * heads * splits.count * dim:
-        raise ValueError(f"scratch of {list(scratch.sums.shape)} is too small for {splits.count} splits of {count} rows")
+        raise ValueError(
+            f"scratch of {list(scratch.sums.shape)} is too small for {splits.count} splits of {count} rows"
+        )
     budget = 1
     if places is not None:
         budget = places.shape[1]
@@ -328,7 +328,7 @@ def attend_decode(
         BLOCK_HEADS=max(16, triton.next_power_of_2(heads // kv_heads)),
         PAGE_TOKENS=page_tokens,
         KIND=pool.kind,
-        STAGES=1 if pool.kind == 0 or splits.steps == 1 and places is not None else 2,
+        STAGES=1 if pool.kind == 0 or (splits.steps == 1 and places is not None) else 2,
         num_warps=4,
         **shape,
         **launch_options(pdl),

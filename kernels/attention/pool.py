@@ -43,13 +43,24 @@ class KvPool:
             raise ValueError(f"values are {values.dtype} {list(values.shape)}, keys {keys.dtype} {list(keys.shape)}")
         for name, scales in (("key_scales", self.key_scales), ("value_scales", self.value_scales)):
             if (scales is None) == (keys.dtype == torch.int8):
-                raise ValueError(f"{name} are needed for int8 and for nothing else, found {keys.dtype} and {scales is not None}")
+                raise ValueError(
+                    f"{name} are needed for int8 and for nothing else, found {keys.dtype} and {scales is not None}"
+                )
             if scales is not None and (scales.dtype != torch.float32 or scales.shape != keys.shape[:3]):
-                raise ValueError(f"{name} are float32 {list(keys.shape[:3])}, found {scales.dtype} {list(scales.shape)}")
+                raise ValueError(
+                    f"{name} are float32 {list(keys.shape[:3])}, found {scales.dtype} {list(scales.shape)}"
+                )
 
     @classmethod
     def empty(
-        cls, *, pages: int, heads: int, page_tokens: int, dim: int, dtype: torch.dtype, device: torch.device | str,
+        cls,
+        *,
+        pages: int,
+        heads: int,
+        page_tokens: int,
+        dim: int,
+        dtype: torch.dtype,
+        device: torch.device | str,
         pinned: bool = False,
     ) -> KvPool:
         """A pool of zeros with one page more than `pages`; pinned: in the host's memory, for kernels on `device`."""

@@ -5,7 +5,7 @@ negative, gives its bin: 16 octaves of 16 bins around 1, the first and last also
 """
 
 # mypy: ignore-errors
-# ruff: noqa: ANN001, ANN201
+# ruff: noqa: ANN001
 
 import triton
 import triton.language as tl
@@ -47,9 +47,7 @@ def score_tile(
     m_block = b_block < (position + count) // BLOCK_TOKENS
     page = tl.load(p_pages + slot * o_pages + b_block // PAGE_BLOCKS, mask=m_block, other=0).to(tl.int64)
     o_key = (page * PAGE_BLOCKS + b_block % PAGE_BLOCKS) * DIM
-    key = tl.load(
-        p_keys + o_key[:, None] + b_dim[None, :], mask=m_block[:, None] & (b_dim < DIM)[None, :], other=0.0
-    )
+    key = tl.load(p_keys + o_key[:, None] + b_dim[None, :], mask=m_block[:, None] & (b_dim < DIM)[None, :], other=0.0)
     b_column = tl.arange(0, GROUP * HEAD_BLOCK)
     head = b_column % HEAD_BLOCK
     m_column = (head < HEADS) & (b_column // HEAD_BLOCK < count)
@@ -72,12 +70,12 @@ def score_tile(
     tl.atomic_add(p_bin, 1, mask=m_score & (known > BUDGET)[None, :], sem="relaxed")
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def score(
     p_query, p_keys, p_pages, o_pages, p_slot, p_position, p_span, p_span_first, p_span_count, p_rows_used,
-    p_scores, p_histogram, longest,
+    p_scores, p_histogram, longest, rows,
     HEADS: tl.constexpr, HEAD_BLOCK: tl.constexpr, DIM: tl.constexpr, BLOCK_DIM: tl.constexpr, GROUP: tl.constexpr,
-    BLOCK_TOKENS: tl.constexpr, PAGE_BLOCKS: tl.constexpr, BUDGET: tl.constexpr, ROWS: tl.constexpr,
+    BLOCK_TOKENS: tl.constexpr, PAGE_BLOCKS: tl.constexpr, BUDGET: tl.constexpr,
     BLOCK_ROWS: tl.constexpr, TILE: tl.constexpr, COPIES: tl.constexpr, EXACT: tl.constexpr, STAGES: tl.constexpr,
     PDL: tl.constexpr,
 ):  # fmt: skip
@@ -98,7 +96,7 @@ def score(
     share = (total + tl.num_programs(0) - 1) // tl.num_programs(0)
     tile = tl.program_id(0) * share
     end = tl.minimum(tile + share, total)
-    p_histogram += (tl.program_id(0) % COPIES) * (ROWS * BINS)
+    p_histogram += (tl.program_id(0) % COPIES) * (rows * BINS)
     gdc_sync(PDL)
     if INTERPRETED:
         while tile < end:
@@ -197,12 +195,12 @@ def write_in_order(p_chosen, p_blocks, p_places, p_page_row, BUDGET: tl.constexp
     tl.store(p_places + rank, page * PAGE_BLOCKS + block % PAGE_BLOCKS, mask=m_choice)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def pick(
     p_scores, p_histogram, p_counts, p_list_bits, p_list_block, p_chosen, p_blocks, p_places,
-    p_slot, p_position, p_rows_used, p_pages, o_pages, longest,
+    p_slot, p_position, p_rows_used, p_pages, o_pages, longest, rows,
     BLOCK_TOKENS: tl.constexpr, PAGE_BLOCKS: tl.constexpr, BUDGET: tl.constexpr, BLOCK_BUDGET: tl.constexpr,
-    ROWS: tl.constexpr, TILE: tl.constexpr, LIST: tl.constexpr, COPIES: tl.constexpr, CHUNK: tl.constexpr,
+    TILE: tl.constexpr, LIST: tl.constexpr, COPIES: tl.constexpr, CHUNK: tl.constexpr,
     PDL: tl.constexpr,
 ):  # fmt: skip
     """Grid (programs, rows). Blocks above the deciding bin are chosen at once, those in it become candidates; the
@@ -229,7 +227,7 @@ def pick(
     b_bin = tl.arange(0, BINS)
     histogram = tl.load(p_histogram + i_row * BINS + b_bin)
     for i in tl.static_range(1, COPIES):
-        histogram += tl.load(p_histogram + (i * ROWS + i_row) * BINS + b_bin)
+        histogram += tl.load(p_histogram + (i * rows + i_row) * BINS + b_bin)
     reaching = known - tl.cumsum(histogram, axis=0) + histogram
     decides = tl.sum((reaching >= BUDGET).to(tl.int32), axis=0) - 1
     above = tl.sum(tl.where(b_bin > decides, histogram, 0), axis=0)
@@ -256,7 +254,7 @@ def pick(
     if done == tl.num_programs(0) - 1:
         tl.debug_barrier()
         for i in tl.static_range(COPIES):
-            tl.store(p_histogram + (i * ROWS + i_row) * BINS + b_bin, tl.zeros([BINS], dtype=tl.int32))
+            tl.store(p_histogram + (i * rows + i_row) * BINS + b_bin, tl.zeros([BINS], dtype=tl.int32))
         tl.store(p_counts + i_row * 2 + tl.arange(0, 2), tl.zeros([2], dtype=tl.int32))
         count = at_row(b_bin, decides, histogram)
         inner = (decides > 0) & (decides < BINS - 1)

@@ -9,7 +9,7 @@ import triton
 
 from kernels.qsa._triton import pick, score
 from kernels.terms import check_tensor, launch_options
-from kernels.window import WindowRows
+from kernels.window import MOST_ROWS, WindowRows
 
 BINS = 256
 HISTOGRAM_COPIES = 4
@@ -37,9 +37,7 @@ class SelectScratch:
     chosen: torch.Tensor
 
     @classmethod
-    def empty(
-        cls, *, rows: int, longest_blocks: int, budget_blocks: int, device: torch.device | str
-    ) -> SelectScratch:
+    def empty(cls, *, rows: int, longest_blocks: int, budget_blocks: int, device: torch.device | str) -> SelectScratch:
         """Scratch for contexts of up to `longest_blocks` complete blocks.
 
         Raises:
@@ -47,7 +45,8 @@ class SelectScratch:
         """
         if not 1 <= longest_blocks < MOST_BLOCKS or not 1 <= budget_blocks < 1 << 11:
             raise ValueError(
-                f"selection of {budget_blocks} of {longest_blocks} blocks; allowed are 1 to 2047 of 1 to {MOST_BLOCKS - 1}"
+                f"selection of {budget_blocks} of {longest_blocks} blocks; "
+                f"allowed are 1 to 2047 of 1 to {MOST_BLOCKS - 1}"
             )
         lists = [torch.empty((rows, longest_blocks), dtype=torch.int32, device=device) for _ in range(2)]
         return cls(
@@ -117,6 +116,8 @@ def select_decode(
     check_tensor("indexer queries", query, (rows.rows, heads, dim), torch.float32 if exact else torch.float16)
     if pooled.dim() != 3 or pooled.shape[2] != dim or not pooled.is_contiguous():
         raise ValueError(f"block keys are [pages, blocks, {dim}], contiguous, found {list(pooled.shape)}")
+    if count > MOST_ROWS:
+        raise ValueError(f"selection of {count} rows; at most {MOST_ROWS} are allowed")
     budget = out.blocks.shape[1]
     longest = scratch.scores.shape[1]
     check_tensor("chosen blocks", out.blocks, (count, budget), torch.int32)
@@ -142,6 +143,7 @@ def select_decode(
         scratch.scores,
         scratch.histogram,
         longest,
+        count,
         HEADS=heads,
         HEAD_BLOCK=head_block,
         DIM=dim,
@@ -150,8 +152,7 @@ def select_decode(
         BLOCK_TOKENS=block_tokens,
         PAGE_BLOCKS=page_blocks,
         BUDGET=budget,
-        ROWS=count,
-        BLOCK_ROWS=max(2, triton.next_power_of_2(count)),
+        BLOCK_ROWS=MOST_ROWS,
         TILE=64,
         COPIES=HISTOGRAM_COPIES,
         EXACT=exact,
@@ -179,11 +180,11 @@ def select_decode(
         pages,
         pages.stride(0),
         longest,
+        count,
         BLOCK_TOKENS=block_tokens,
         PAGE_BLOCKS=page_blocks,
         BUDGET=budget,
         BLOCK_BUDGET=block_budget,
-        ROWS=count,
         TILE=tile,
         LIST=1024,
         COPIES=HISTOGRAM_COPIES,

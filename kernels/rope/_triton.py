@@ -1,7 +1,7 @@
 """Device code of rotary tables: cosines and sines of a window's rows and of the blocks that they complete."""
 
 # mypy: ignore-errors
-# ruff: noqa: ANN001, ANN201
+# ruff: noqa: ANN001
 
 import triton
 import triton.language as tl
@@ -13,7 +13,7 @@ TURN = tl.constexpr(6.283185307179586476925286766559)
 
 @triton.jit
 def circle(angle):
-    """Cosine and sine of float32 angles: reduced to half a turn and summed in float64, so that long contexts stay exact."""
+    """Cosine and sine of float32 angles: reduced to half a turn and summed in float64, exact at any length."""
     wide = angle.to(tl.float64)
     rest = wide - tl.floor(wide / TURN + 0.5) * TURN
     square = rest * rest
@@ -25,7 +25,7 @@ def circle(angle):
     return cos.to(tl.float32), (sin * rest).to(tl.float32)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def rows_tables(
     p_inverse,
     p_axis,
@@ -36,7 +36,7 @@ def rows_tables(
     p_cos,
     p_sin,
     magnitude,
-    ROWS: tl.constexpr,
+    rows,
     PAIRS: tl.constexpr,
     BLOCK: tl.constexpr,
     BLOCK_TOKENS: tl.constexpr,
@@ -52,7 +52,7 @@ def rows_tables(
     inverse = tl.load(p_inverse + b_pair, mask=m_pair, other=0.0)
     axis = tl.load(p_axis + b_pair, mask=m_pair, other=0)
     gdc_sync(PDL)
-    at = tl.load(p_axis_position + axis * ROWS + i_row)
+    at = tl.load(p_axis_position + axis * rows + i_row)
     if i_which == 1:
         if HAS_RING:
             slot = tl.load(p_slot + i_row).to(tl.int64)
@@ -62,6 +62,6 @@ def rows_tables(
         else:
             at = at - (BLOCK_TOKENS - 1)
     cos, sin = circle(at.to(tl.float32) * inverse)
-    o_out = (i_which * ROWS + i_row) * PAIRS + b_pair
+    o_out = (i_which * rows + i_row) * PAIRS + b_pair
     tl.store(p_cos + o_out, cos * magnitude, mask=m_pair)
     tl.store(p_sin + o_out, sin * magnitude, mask=m_pair)

@@ -68,7 +68,7 @@ def rope_rows(
         out.cos,
         out.sin,
         frequencies.magnitude,
-        ROWS=rows.rows,
+        rows.rows,
         PAIRS=pairs,
         BLOCK=triton.next_power_of_2(pairs),
         BLOCK_TOKENS=block_tokens,

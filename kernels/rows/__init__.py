@@ -1,4 +1,4 @@
-"""Rows of a decode window made on the device: from the host's plan, from what a window kept, and along a draft chain."""
+"""Rows of a decode window made on the device: from the host's plan, from what was kept, along a draft chain."""
 
 from kernels.rows.op import accept, draft_step, fill
 from kernels.rows.plan import SpanPlan, pack_plan, plan_size

@@ -1,7 +1,7 @@
 """Device code of row tables: fill a window, judge its drafts, go one step along the draft chain."""
 
 # mypy: ignore-errors
-# ruff: noqa: ANN001, ANN201
+# ruff: noqa: ANN001
 
 import triton
 import triton.language as tl
@@ -16,13 +16,13 @@ def of_span(span, b_span, values):
     return tl.sum(tl.where(b_span[None, :] == span[:, None], values[None, :], 0), axis=1)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows", "dummy"])
 def fill(
     p_plan, p_length, p_next, p_drafts, p_draft_count, p_offset, p_ring,
     p_tokens, p_slot, p_position, p_span, p_rows_used,
     p_span_slot, p_span_first, p_span_count, p_span_start, p_span_certain, p_spans_used,
     p_axis_position, p_draw_position, p_wanted, p_recent_first, p_recent_count, p_following,
-    dummy, ROWS: tl.constexpr, BLOCK: tl.constexpr, DRAFTS: tl.constexpr, RING: tl.constexpr, PDL: tl.constexpr,
+    dummy, rows, BLOCK: tl.constexpr, DRAFTS: tl.constexpr, RING: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """One program: the plan's spans, packed without gaps, and their rows."""
     gdc_sync(PDL)
@@ -31,11 +31,11 @@ def fill(
     m_used = b_span < used
     p_column = p_plan + 1 + b_span
     slot = tl.load(p_column, mask=m_used, other=dummy)
-    wanted = tl.load(p_column + ROWS, mask=m_used, other=0)
-    certain = tl.load(p_column + 2 * ROWS, mask=m_used, other=0)
-    start = tl.load(p_column + 3 * ROWS, mask=m_used, other=0)
-    following = tl.load(p_column + 4 * ROWS, mask=m_used, other=-1)
-    source = tl.load(p_column + 5 * ROWS, mask=m_used, other=0)
+    wanted = tl.load(p_column + rows, mask=m_used, other=0)
+    certain = tl.load(p_column + 2 * rows, mask=m_used, other=0)
+    start = tl.load(p_column + 3 * rows, mask=m_used, other=0)
+    following = tl.load(p_column + 4 * rows, mask=m_used, other=-1)
+    source = tl.load(p_column + 5 * rows, mask=m_used, other=0)
     given = start >= 0
     drafts = tl.load(p_draft_count + slot, mask=m_used, other=0)
     count = tl.where(given, wanted, 1 + tl.minimum(wanted - 1, drafts))
@@ -43,7 +43,7 @@ def fill(
     start = tl.where(given, start, tl.load(p_length + slot, mask=m_used, other=0))
     ends = tl.cumsum(count, axis=0)
     first = ends - count
-    m_span = b_span < ROWS
+    m_span = b_span < rows
     tl.store(p_span_slot + b_span, slot, mask=m_span)
     tl.store(p_span_first + b_span, tl.where(m_used, first, 0), mask=m_span)
     tl.store(p_span_count + b_span, count, mask=m_span)
@@ -55,7 +55,7 @@ def fill(
     tl.store(p_spans_used, used)
 
     b_row = tl.arange(0, BLOCK)
-    m_row = b_row < ROWS
+    m_row = b_row < rows
     live = b_row < total
     span = tl.sum((m_used[None, :] & (ends[None, :] <= b_row[:, None])).to(tl.int32), axis=1)
     span = tl.where(live, span, 0)
@@ -64,7 +64,7 @@ def fill(
     row_certain = of_span(span, b_span, certain)
     row_given = of_span(span, b_span, given.to(tl.int32)) > 0
     position = tl.where(live, of_span(span, b_span, start) + inner, 0)
-    o_token = 1 + 6 * ROWS + of_span(span, b_span, source) + inner
+    o_token = 1 + 6 * rows + of_span(span, b_span, source) + inner
     token = tl.load(p_plan + o_token, mask=live & row_given, other=0)
     m_known = live & (row_given == 0)
     token += tl.load(p_next + row_slot, mask=m_known & (inner == 0), other=0)
@@ -80,11 +80,11 @@ def fill(
     tl.store(p_recent_count + b_row, tl.where(live, tl.maximum(inner - row_certain + 1, 0), 0), mask=m_row)
     axis = tl.where(live, position + tl.load(p_offset + row_slot, mask=live, other=0), 0)
     for i in tl.static_range(3):
-        tl.store(p_axis_position + i * ROWS + b_row, axis, mask=m_row)
+        tl.store(p_axis_position + i * rows + b_row, axis, mask=m_row)
         tl.store(p_ring + (row_slot * RING + position % RING) * 3 + i, axis, mask=live)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["chain_rows", "dummy"])
 def accept(
     p_ids, p_tokens, p_span_slot, p_span_first, p_span_count, p_span_start, p_span_certain, p_spans_used, p_forced,
     p_length, p_next, p_draft_count, p_draft_limit, p_capacity, p_offset, p_generated,
@@ -92,7 +92,7 @@ def accept(
     p_chain_slot, p_chain_position, p_chain_start, p_chain_count, p_chain_certain, p_chain_span_slot,
     p_chain_used, p_chain_spans, p_chain_axis, p_chain_tokens,
     p_draw_position, p_draw_wanted, p_recent_first, p_recent_count, p_active,
-    dummy, vocabulary, COUNTED: tl.constexpr, ROWS: tl.constexpr, CHAIN_ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    dummy, vocabulary, chain_rows, COUNTED: tl.constexpr, BLOCK: tl.constexpr,
     DRAFTS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Grid (spans): drafts stay as far as they equal what was drawn before them; then the chain's first row."""
@@ -132,7 +132,7 @@ def accept(
         m_new = when(live & (forced < 0), b_row <= right)
         tl.atomic_add(p_generated + slot.to(tl.int64) * vocabulary + drawn, 1, mask=m_new, sem="relaxed")
 
-    if i_span < CHAIN_ROWS:
+    if i_span < chain_rows:
         room = tl.load(p_capacity + slot) - length
         limit = tl.minimum(tl.load(p_draft_limit + slot), tl.minimum(room, DRAFTS))
         goes = live & (limit > 0)
@@ -147,7 +147,7 @@ def accept(
         tl.store(p_chain_tokens + i_span, token)
         axis = position + tl.load(p_offset + slot)
         for i in tl.static_range(3):
-            tl.store(p_chain_axis + i * CHAIN_ROWS + i_span, axis)
+            tl.store(p_chain_axis + i * chain_rows + i_span, axis)
         tl.store(p_draw_position + i_span, position + 2)
         tl.store(p_draw_wanted + i_span, goes.to(tl.int32))
         tl.store(p_recent_first + i_span, slot * DRAFTS)
@@ -158,12 +158,12 @@ def accept(
             tl.store(p_chain_spans, used)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["step", "furthest", "chain_rows"])
 def draft_step(
     p_ids, p_shares, p_slot, p_position, p_start, p_tokens, p_spans_used, p_axis,
     p_draw_position, p_wanted, p_recent_count, p_active,
     p_length, p_drafts, p_draft_count, p_draft_share, p_draft_limit, p_draft_least, p_capacity,
-    step, furthest, CHAIN_ROWS: tl.constexpr, DRAFTS: tl.constexpr, PDL: tl.constexpr,
+    step, furthest, chain_rows, DRAFTS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Grid (chain rows): takes draft number `step` if it is likely enough, and moves the row one position on."""
     i_row = tl.program_id(0)
@@ -190,5 +190,5 @@ def draft_step(
     tl.store(p_draw_position + i_row, position + forth + 2)
     tl.store(p_recent_count + i_row, step + 1)
     for i in tl.static_range(3):
-        p_own = p_axis + i * CHAIN_ROWS + i_row
+        p_own = p_axis + i * chain_rows + i_row
         tl.store(p_own, tl.load(p_own) + forth)

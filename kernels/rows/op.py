@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import torch
-import triton
 
 from kernels.rows import _triton
 from kernels.rows.plan import plan_size
 from kernels.rows.tables import Chain, DrawRows, SlotState, Verdict
 from kernels.terms import check_tensor, launch_options
-from kernels.window import RING_POSITIONS, WindowRows
+from kernels.window import MOST_ROWS, RING_POSITIONS, WindowRows
 
 
 def fill(
@@ -37,6 +36,8 @@ def fill(
         ValueError: a tensor of another shape or dtype.
     """
     rows = out.rows
+    if rows > MOST_ROWS:
+        raise ValueError(f"a bucket of {rows} rows; at most {MOST_ROWS} are allowed")
     check_tensor("plan", plan, (plan_size(rows),), torch.int32)
     check_tensor("axis_position", axis_position, (3, rows), torch.int32)
     check_tensor("forced", forced, (rows,), torch.int32)
@@ -66,12 +67,12 @@ def fill(
         draw.recent_count,
         forced,
         state.length.shape[0] - 1,
-        ROWS=rows,
-        BLOCK=max(2, triton.next_power_of_2(rows)),
+        rows,
+        BLOCK=MOST_ROWS,
         DRAFTS=state.drafts.shape[1],
         RING=RING_POSITIONS,
         PDL=pdl,
-        num_warps=2,
+        num_warps=4,
         **launch_options(pdl),
     )
 
@@ -147,10 +148,9 @@ def accept(
         chain.active,
         state.length.shape[0] - 1,
         0 if generated is None else generated.shape[1],
+        line.rows,
         COUNTED=generated is not None,
-        ROWS=count,
-        CHAIN_ROWS=line.rows,
-        BLOCK=max(2, triton.next_power_of_2(count)),
+        BLOCK=MOST_ROWS,
         DRAFTS=state.drafts.shape[1],
         PDL=pdl,
         num_warps=1,
@@ -212,7 +212,7 @@ def draft_step(
         state.capacity,
         step,
         furthest,
-        CHAIN_ROWS=line.rows,
+        line.rows,
         DRAFTS=state.drafts.shape[1],
         PDL=pdl,
         num_warps=1,

@@ -14,6 +14,8 @@ _FIRST = 0x85EBCA6B - (1 << 32)
 _SECOND = 0xC2B2AE35 - (1 << 32)
 _WEYL32 = 0x9E3779B1 - (1 << 32)
 _WEYL64 = 0x9E3779B97F4A7C15
+_FIRST64 = 0xBF58476D1CE4E5B9
+_SECOND64 = 0x94D049BB133111EB
 
 
 def noise_key(seed: int, position: int) -> tuple[int, int]:
@@ -21,6 +23,21 @@ def noise_key(seed: int, position: int) -> tuple[int, int]:
     mixed = _mix64(_mix64((seed + _WEYL64) & _MASK64) ^ ((position * _WEYL64) & _MASK64))
     low, high = mixed & 0xFFFFFFFF, mixed >> 32
     return low - ((low & 0x80000000) << 1), high - ((high & 0x80000000) << 1)
+
+
+def first_mix(seed: int) -> int:
+    """The half of `noise_key` that does not know the position, as a signed 64-bit number."""
+    return _signed(_mix64((seed + _WEYL64) & _MASK64))
+
+
+def noise_keys(first: Tensor, positions: Tensor) -> Tensor:
+    """`noise_key` of many rows on their device: int32 [rows, 2] from `first_mix` and positions, both [rows]."""
+    mixed = first ^ (positions.to(torch.int64) * _signed(_WEYL64))
+    for shift, factor in ((30, _FIRST64), (27, _SECOND64)):
+        mixed = (mixed ^ _shifted(mixed, shift)) * _signed(factor)
+    mixed = mixed ^ _shifted(mixed, 31)
+    # A conversion to fewer bits keeps the low ones.
+    return torch.stack((mixed, mixed >> 32), 1).to(torch.int32)
 
 
 def gumbel(keys: Tensor, tokens: Tensor) -> Tensor:
@@ -70,6 +87,15 @@ def _mix32_(value: Tensor, step: _Constants) -> Tensor:
 
 
 def _mix64(value: int) -> int:
-    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK64
-    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK64
+    value = ((value ^ (value >> 30)) * _FIRST64) & _MASK64
+    value = ((value ^ (value >> 27)) * _SECOND64) & _MASK64
     return value ^ (value >> 31)
+
+
+def _signed(value: int) -> int:
+    return value - ((value & (1 << 63)) << 1)
+
+
+def _shifted(value: Tensor, count: int) -> Tensor:
+    """Right by `count`, zeros coming in."""
+    return (value >> count) & ((1 << (64 - count)) - 1)

@@ -297,7 +297,7 @@ def test_company_bucket_and_repetition_change_no_bit(device: str, dense: bool, d
 
 
 def test_a_rejected_draft_leaves_nothing_behind(device: str) -> None:
-    """Rows that are not kept are run again with other inputs: ring, block keys, keys and values are those of the second."""
+    """Rows that are not kept are run again with other inputs: all state is that of the second run."""
     texts, other = Texts(device), Texts(device)
     other.values = other.values + 1
     plain, after = make_layer(device), make_layer(device)

@@ -49,9 +49,7 @@ def make_keys(
 
 def scratch_for(keys: Keys, rows: int, budget: int) -> SelectScratch:
     blocks = keys.pages.shape[1] * PAGE_BLOCKS
-    scratch = SelectScratch.empty(
-        rows=rows, longest_blocks=blocks, budget_blocks=budget, device=keys.pooled.device
-    )
+    scratch = SelectScratch.empty(rows=rows, longest_blocks=blocks, budget_blocks=budget, device=keys.pooled.device)
     for tensor in (scratch.scores, scratch.list_bits, scratch.list_block, scratch.chosen):
         tensor.fill_(-7)
     return scratch
