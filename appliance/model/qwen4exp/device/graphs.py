@@ -1,0 +1,142 @@
+"""Sends a window to its stages: graph by graph where the device has them, launch by launch where not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from appliance.model.plan import LoadPlan
+from appliance.model.qwen4exp.device.loading import LoadedStages
+from appliance.model.qwen4exp.device.trunk import Pending
+from appliance.model.qwen4exp.device.work import Draws
+from kernels.rows import SpanPlan, pack_plan, plan_size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What a step sent back.
+
+    Attributes:
+        ids, bad: of each row of the bucket.
+        kept: of each span.
+        draft_counts, drafts, probabilities: of each slot.
+    """
+
+    ids: list[int]
+    bad: list[int]
+    kept: list[int]
+    draft_counts: list[int]
+    drafts: list[list[int]]
+    probabilities: list[list[float]]
+
+
+class Launcher:
+    """Owned by the engine's thread. Graphs are captured at their first use; the memory they saw never moves."""
+
+    def __init__(self, parts: LoadedStages, plan: LoadPlan) -> None:
+        self._parts = parts
+        self._plan = plan
+        self._device = parts.last_stage.device
+        self._cuda = self._device.type == "cuda"
+        self._graphs: dict[tuple[object, ...], torch.cuda.CUDAGraph] = {}
+        self._plans: dict[int, torch.Tensor] = {}
+        self._results: dict[int, torch.Tensor] = {}
+
+    @property
+    def captured(self) -> int:
+        """Graphs so far."""
+        return len(self._graphs)
+
+    def send(self, rows: int, spans: Sequence[SpanPlan]) -> None:
+        """Copies the host's plan to every stage."""
+        held = self._plans.get(rows)
+        if held is None:
+            held = torch.zeros(plan_size(rows), dtype=torch.int32, pin_memory=self._cuda)
+            self._plans[rows] = held
+        values: np.ndarray = held.numpy()
+        pack_plan(spans, bucket=rows, out=values)
+        for stage in self._parts.stages:
+            tables, _ = stage.bucket(rows)
+            tables.plan.copy_(held, non_blocking=True)
+
+    def verify(self, rows: int) -> torch.Tensor:
+        """float32 [rows, vocabulary] of the window that was sent; valid until the next launch."""
+        self._run(("verify", rows), lambda: self._verify(rows))
+        return self._logits[rows]
+
+    def step(self, rows: int, *, spans: int, steps: int, draws: Draws) -> Found:
+        """The whole turn of the window that was sent: one launch, one copy back, one wait.
+
+        Args:
+            rows: bucket of the window.
+            spans: bucket of its spans.
+            steps: drafts to grow; 0 leaves the chain out.
+            draws: how its slots draw.
+        """
+        self._run(("step", rows, spans, steps, draws), lambda: self._step(rows, spans, steps, draws))
+        result = self._parts.last.bucket(rows).result
+        held = self._results.get(rows)
+        if held is None:
+            held = self._results[rows] = torch.zeros_like(result, device="cpu", pin_memory=self._cuda)
+        held.copy_(result, non_blocking=True)
+        if self._cuda:
+            event = torch.cuda.Event()
+            event.record()
+            event.synchronize()
+        return self._found(rows, held)
+
+    _logits: dict[int, torch.Tensor]
+
+    def _verify(self, rows: int) -> None:
+        stages, pending = self._parts.stages, None
+        for number, stage in enumerate(stages):
+            stage.fill(rows)
+            if number == 0:
+                self._parts.embed(rows)
+            else:
+                pending = self._parts.hand_over(stages[number - 1], stage, rows, pending)
+            pending = stage.run(rows, pending)
+        if not hasattr(self, "_logits"):
+            self._logits = {}
+        self._logits[rows] = self._parts.last.logits(rows, pending)
+
+    def _step(self, rows: int, spans: int, steps: int, draws: Draws) -> None:
+        last = self._parts.last
+        self._verify(rows)
+        last.draw(rows, self._logits[rows], draws)
+        chain = last.settle(rows, spans, counted=True)
+        if chain is not None and steps:
+            last.propose(chain, steps, draws)
+        last.gather(rows)
+
+    def _run(self, key: tuple[object, ...], launch: Callable[[], None]) -> None:
+        if not self._cuda or self._plan.plain:
+            launch()
+            return
+        graph = self._graphs.get(key)
+        if graph is None:
+            graph = self._graphs[key] = self._capture(launch)
+        graph.replay()
+
+    def _capture(self, launch: Callable[[], None]) -> torch.cuda.CUDAGraph:
+        raise NotImplementedError
+
+    def _found(self, rows: int, held: torch.Tensor) -> Found:
+        slots = self._plan.slots + 1
+        most = self._parts.last_stage.slots.drafts.shape[1]
+        sizes = (rows, rows, rows, slots, slots * most, slots * most)
+        ids, bad, kept, counts, drafts, shares = held.split(sizes)
+        return Found(
+            ids=ids.tolist(),
+            bad=bad.tolist(),
+            kept=kept.tolist(),
+            draft_counts=counts.tolist(),
+            drafts=drafts.view(slots, most).tolist(),
+            probabilities=shares.view(torch.float32).view(slots, most).tolist(),
+        )
+
+
+Handed = Pending

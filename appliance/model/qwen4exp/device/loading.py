@@ -1,0 +1,104 @@
+"""Builds the stages of a model and gives every routed expert a home."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from appliance.model.plan import LoadPlan
+from appliance.model.qwen4exp.device.ngram import ngram_table
+from appliance.model.qwen4exp.device.source import FileSource, Source
+from appliance.model.qwen4exp.device.stage import Common, Stage
+from appliance.model.qwen4exp.device.staging import Staging
+from appliance.model.qwen4exp.device.store import resident_counts
+from appliance.model.qwen4exp.device.trunk import Pending
+from appliance.model.qwen4exp.device.work import LastStage
+from appliance.model.qwen4exp.spec import ModelSpec
+from kernels.embedding import Table, embed
+
+Progress = Callable[[str, int], None]
+
+
+class LoadedStages:
+    """All stages, in the order of their layers."""
+
+    def __init__(self, stages: Sequence[Stage], last: LastStage, embedding: Table) -> None:
+        self.stages = tuple(stages)
+        self.embedding = embedding
+        self.last = last
+        self.last_stage = stages[-1]
+        self._handed: dict[tuple[int, int], Pending] = {}
+
+    def embed(self, rows: int) -> None:
+        """Writes the tokens' embedding to every stream of the first stage."""
+        tables, run = self.stages[0].bucket(rows)
+        embed(table=self.embedding, tokens=tables.rows.tokens, x=run.buffers.x, pdl=run.pdl)
+
+    def hand_over(self, before: Stage, after: Stage, rows: int, pending: Pending | None) -> Pending | None:
+        """Copies streams and the block that is not yet written from one stage to the next."""
+        _, source = before.bucket(rows)
+        _, target = after.bucket(rows)
+        target.buffers.x.copy_(source.buffers.x, non_blocking=True)
+        if pending is None:
+            return None
+        key = (id(after), rows)
+        if key not in self._handed:
+            parts = torch.zeros_like(pending.parts.transpose(0, 1).contiguous(), device=after.device)
+            self._handed[key] = Pending(parts.transpose(0, 1), torch.zeros_like(pending.gate, device=after.device))
+        held = self._handed[key]
+        held.parts.copy_(pending.parts, non_blocking=True)
+        held.gate.copy_(pending.gate, non_blocking=True)
+        return held
+
+
+def stage_ranges(layers: int, split: Sequence[int]) -> list[range]:
+    """Layers of each stage from the first layers of the later ones."""
+    edges = [0, *split, layers]
+    return [range(first, stop) for first, stop in zip(edges, edges[1:], strict=False)]
+
+
+def build_stages(common: Common, source: Source, *, draft: bool) -> LoadedStages:
+    """Stages with everything but routed experts and the n-gram table."""
+    ranges = stage_ranges(common.spec.trunk_layers, common.plan.layer_split)
+    stages = [
+        Stage(common, source, layers, draft=draft and number + 1 == len(ranges)) for number, layers in enumerate(ranges)
+    ]
+    info = source.info("token_embd.weight")
+    embedding = Table(source.blocks("token_embd.weight"), info.type.name, info.shape[-1])
+    return LoadedStages(stages, LastStage(stages[-1], embedding), embedding)
+
+
+def load_stages(spec: ModelSpec, plan: LoadPlan, progress: Progress) -> LoadedStages:
+    """Loads a model from its file."""
+    device = torch.device(plan.device)
+    staging = Staging(device)
+    source = FileSource(spec.tensors, staging)
+    progress("loading dense weights", 1)
+    pdl = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
+    draft = spec.has_draft and plan.draft_max > 0
+    parts = build_stages(Common(spec=spec, plan=plan, pdl=pdl), source, draft=draft)
+    _load_experts(parts, spec, plan, source, progress)
+    for stage in parts.stages:
+        if stage.has_ngram and spec.ngram is not None:
+            progress("opening the n-gram table", 97)
+            stage.give_ngrams(ngram_table(source, spec, home=plan.ngram_home))
+    staging.close()
+    return parts
+
+
+def _load_experts(parts: LoadedStages, spec: ModelSpec, plan: LoadPlan, source: Source, progress: Progress) -> None:
+    stages = parts.stages
+    weights = [[*[one.weights for one in s.blocks], *([s.draft] if s.draft is not None else [])] for s in stages]
+    sizes = [one.experts.layout.kind.words * 4 for stage in weights for one in stage]
+    counts = resident_counts(sizes, experts=spec.experts, pool_bytes=plan.expert_pool_bytes)
+    done = 0
+
+    def tell() -> None:
+        nonlocal done
+        done += 1
+        progress("loading experts", 5 + 90 * done // len(sizes))
+
+    for stage, own in zip(stages, weights, strict=True):
+        resident, counts = counts[: len(own)], counts[len(own) :]
+        stage.give_store(resident).load(source, spec, done=tell)

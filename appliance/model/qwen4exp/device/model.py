@@ -1,0 +1,281 @@
+"""A qwen4exp model on a card: stages of layers, and one step for a whole turn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from appliance.errors import EngineFault
+from appliance.model.interface import Ask, Chooser, Stepped
+from appliance.model.plan import LoadPlan
+from appliance.model.qwen4exp.device.graphs import Launcher
+from appliance.model.qwen4exp.device.loading import LoadedStages
+from appliance.model.qwen4exp.device.state import Slots
+from appliance.model.qwen4exp.device.tables import bucket_of
+from appliance.model.qwen4exp.device.work import Draws
+from appliance.model.qwen4exp.spec import ModelSpec
+from appliance.model.window import Commit, Draft, Span, Window
+from kernels.rows import SpanPlan
+from kernels.sampling import Rules
+from kernels.sampling.slots import GREEDY, WIDE
+
+
+class DeviceModel:
+    """See `StepModel`. Owned by one thread."""
+
+    def __init__(self, spec: ModelSpec, plan: LoadPlan, parts: LoadedStages) -> None:
+        self.spec, self.plan, self.parts = spec, plan, parts
+        self.slots = Slots(plan)
+        self.launcher = Launcher(parts, plan)
+        self._kinds = [GREEDY] * plan.slots
+        self._window: Window | None = None
+
+    @property
+    def vocabulary(self) -> int:
+        """Rows of logits."""
+        return self.spec.vocabulary
+
+    @property
+    def can_draft(self) -> bool:
+        """Whether there is a draft layer, and it was wanted."""
+        return self.parts.last.drafter is not None
+
+    def open_slot(self, slot: int) -> None:
+        """See `LoadedModel`."""
+        self.slots.open(slot)
+        self.open_rules(slot, Rules(temperature=0.0))
+        for stage in self.parts.stages:
+            stage.set_pages(slot, ())
+
+    def open_rules(
+        self,
+        slot: int,
+        rules: Rules,
+        *,
+        stops: Sequence[int] = (),
+        first_stop: int = 0,
+        prompt_tokens: Sequence[int] = (),
+    ) -> None:
+        """See `StepModel`."""
+        self._kinds[slot] = self.parts.last.rules.open(
+            slot, rules, stops=stops, first_stop=first_stop, prompt_tokens=prompt_tokens
+        )
+        self.parts.last_stage.slots.draft_limit[slot] = self.plan.draft_max
+
+    def set_pages(self, slot: int, pages: Sequence[int]) -> None:
+        """See `LoadedModel`."""
+        self.slots.set_pages(slot, pages)
+        for stage in self.parts.stages:
+            stage.set_pages(slot, tuple(pages))
+
+    def length(self, slot: int) -> int:
+        """Committed tokens of the slot."""
+        return self.slots.lengths[slot]
+
+    @torch.inference_mode()
+    def forward(self, window: Window) -> torch.Tensor:
+        """See `LoadedModel`. Drafts are the only rows that a later commit may drop.
+
+        Raises:
+            EngineFault: a span that does not continue its slot, has no pages or has a token outside the vocabulary.
+        """
+        self._check(window)
+        rows = bucket_of(window.rows)
+        self.launcher.send(rows, [_plan(span, None) for span in window.spans])
+        logits = self.launcher.verify(rows)
+        self._window = window
+        wanted, first = [], 0
+        for span in window.spans:
+            wanted += range(first + span.logits_from, first + len(span.tokens))
+            first += len(span.tokens)
+        return logits[torch.tensor(wanted, dtype=torch.int64, device=logits.device)]
+
+    @torch.inference_mode()
+    def advance(self, commits: Sequence[Commit], choose: Chooser) -> tuple[Draft, ...]:
+        """See `LoadedModel`.
+
+        Raises:
+            EngineFault: no window before it, a commit that does not belong to it, or one that drops more than drafts.
+        """
+        window, self._window = self._window, None
+        if window is None:
+            raise EngineFault("advance was called without a window before it; each forward allows one")
+        by_slot = {commit.slot: commit for commit in commits}
+        spans = {span.slot: span for span in window.spans}
+        for commit in commits:
+            if commit.slot not in spans or not 1 <= commit.kept <= len(spans[commit.slot].tokens):
+                raise EngineFault(f"commit {commit} does not belong to the window; spans were {list(spans)}")
+        if not commits:
+            return ()
+        return HostVerdict(self, window, by_slot).run(commits, choose)
+
+    def can_draw(self, rules: Rules) -> bool:
+        """See `StepModel`."""
+        return True
+
+    @torch.inference_mode()
+    def step(self, window: Window, asks: Sequence[Ask]) -> tuple[Stepped, ...]:
+        """See `StepModel`.
+
+        Raises:
+            EngineFault: as `forward`.
+        """
+        self._check(window)
+        rows = bucket_of(window.rows)
+        steps = max(ask.draft_max for ask in asks) if self.can_draft else 0
+        kinds = {self._kinds[span.slot] for span in window.spans}
+        draws = Draws(wide=WIDE in kinds, greedy=kinds == {GREEDY})
+        plans = [_plan(span, ask.next_token) for span, ask in zip(window.spans, asks, strict=True)]
+        self.launcher.send(rows, plans)
+        found = self.launcher.step(rows, spans=bucket_of(len(plans)), steps=steps, draws=draws)
+        results: list[Stepped] = []
+        first = 0
+        for number, (span, ask) in enumerate(zip(window.spans, asks, strict=True)):
+            count = len(span.tokens)
+            drawn = (
+                range(0) if ask.next_token is not None else range(first + count - span.draft_count - 1, first + count)
+            )
+            first += count
+            kept = found.kept[number]
+            self.slots.lengths[span.slot] += kept
+            drafts = found.draft_counts[span.slot] if steps else 0
+            results.append(
+                Stepped(
+                    slot=span.slot,
+                    tokens=tuple(found.ids[row] for row in drawn),
+                    finite=tuple(not found.bad[row] for row in drawn),
+                    kept=kept,
+                    drafts=tuple(found.drafts[span.slot][:drafts]),
+                    probabilities=tuple(found.probabilities[span.slot][:drafts]),
+                )
+            )
+        return tuple(results)
+
+    def close(self) -> None:
+        """Gives pinned memory back; no window may run any more."""
+        for stage in self.parts.stages:
+            if stage.store is not None:
+                stage.store.close()
+
+    def _check(self, window: Window) -> None:
+        seen: set[int] = set()
+        if not window.spans:
+            raise EngineFault("a window needs at least one span")
+        for span in window.spans:
+            if not 0 <= span.slot < self.plan.slots or span.slot in seen:
+                raise EngineFault(f"span {span.slot}: no such slot, or twice in a window; there are {self.plan.slots}")
+            seen.add(span.slot)
+            have, room = self.slots.lengths[span.slot], self.slots.room(span.slot)
+            if span.start != have:
+                raise EngineFault(f"slot {span.slot}: span starts at {span.start}, the slot holds {have} tokens")
+            if not span.tokens or span.start + len(span.tokens) > room:
+                raise EngineFault(
+                    f"slot {span.slot}: {len(span.tokens)} rows from {span.start}, pages hold {room}; needed at least "
+                    "one row and pages for all"
+                )
+            if min(span.tokens) < 0 or max(span.tokens) >= self.spec.vocabulary:
+                raise EngineFault(f"slot {span.slot}: a token id is outside 0 to {self.spec.vocabulary - 1}")
+
+
+class HostVerdict:
+    """What the host decided about a window, carried out by the same launches as a step."""
+
+    def __init__(self, model: DeviceModel, window: Window, commits: dict[int, Commit]) -> None:
+        self._model, self._window, self._commits = model, window, commits
+
+    def run(self, commits: Sequence[Commit], choose: Chooser) -> tuple[Draft, ...]:
+        """Commits, catches up, and grows drafts with the host's choices.
+
+        Raises:
+            EngineFault: a commit that drops rows that are no drafts, or keeps a draft that was not drawn.
+        """
+        model, last = self._model, self._model.parts.last
+        rows, spans = bucket_of(self._window.rows), bucket_of(len(self._window.spans))
+        ids = self._ids(rows)
+        last.bucket(rows).drawn.ids.copy_(torch.tensor(ids, dtype=torch.int32))
+        chain = last.settle(rows, spans, counted=True)
+        kept = last.bucket(rows).verdict.kept.tolist()
+        order = [span.slot for span in self._window.spans]
+        for commit in commits:
+            if kept[order.index(commit.slot)] != commit.kept:
+                raise EngineFault(
+                    f"{commit}: the device keeps {kept[order.index(commit.slot)]} rows; only drafts may be dropped, and "
+                    "a draft that equals the token before it stays"
+                )
+            model.slots.lengths[commit.slot] += commit.kept
+        if chain is None or all(commit.draft_max == 0 for commit in commits):
+            return tuple(Draft(commit.slot, (), ()) for commit in commits)
+        drafter = last.drafter
+        assert drafter is not None
+        grown = {commit.slot: _Growing(commit, model.slots) for commit in commits}
+        pending, step = drafter.first(chain), 0
+        while any(one.open for one in grown.values()):
+            logits = drafter.logits(chain, pending)
+            active = [slot for slot in order if slot in grown and grown[slot].open]
+            index = torch.tensor([order.index(slot) for slot in active], device=logits.device)
+            positions = [model.slots.lengths[slot] + 1 + step for slot in active]
+            found, shares = choose(logits.index_select(0, index), slots=active, positions=positions)
+            chain.drawn.ids.index_copy_(0, index, found.to(torch.int32))
+            chain.drawn.probabilities.index_copy_(0, index, shares.to(torch.float32))
+            for slot, token, share in zip(active, found.tolist(), shares.tolist(), strict=True):
+                grown[slot].take(token, share)
+            drafter.take(chain, step)
+            step += 1
+            if any(one.open for one in grown.values()):
+                pending = drafter.next(chain)
+        return tuple(grown[commit.slot].draft for commit in commits)
+
+    def _ids(self, rows: int) -> list[int]:
+        """Drawn tokens that make the device's verdict the host's."""
+        ids: list[int] = []
+        for span in self._window.spans:
+            commit = self._commits.get(span.slot)
+            own = [*span.tokens[1:], -1]
+            if commit is not None:
+                own[commit.kept - 1] = commit.next_token
+            ids += own
+        return ids + [0] * (rows - len(ids))
+
+
+class _Growing:
+    """Drafts of one slot while they grow."""
+
+    def __init__(self, commit: Commit, slots: Slots) -> None:
+        self._commit = commit
+        self._limit = min(commit.draft_max, slots.room(commit.slot) - slots.lengths[commit.slot])
+        self._tokens: list[int] = []
+        self._shares: list[float] = []
+        self._ended = False
+
+    @property
+    def open(self) -> bool:
+        """Whether one more is wanted."""
+        return not self._ended and len(self._tokens) < self._limit
+
+    @property
+    def draft(self) -> Draft:
+        """As the engine sees it."""
+        return Draft(self._commit.slot, tuple(self._tokens), tuple(self._shares))
+
+    def take(self, token: int, share: float) -> None:
+        """Takes a token, unless it is too unlikely."""
+        if share < self._commit.draft_min_p:
+            self._ended = True
+        else:
+            self._tokens.append(token)
+            self._shares.append(share)
+
+
+def _plan(span: Span, next_token: int | None) -> SpanPlan:
+    return SpanPlan(
+        slot=span.slot,
+        rows=len(span.tokens),
+        tokens=span.tokens,
+        start=span.start,
+        certain=len(span.tokens) - span.draft_count,
+        next_token=next_token,
+    )
+
+
+Progress = Callable[[str, int], None]
