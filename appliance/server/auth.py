@@ -10,6 +10,7 @@ import secrets
 import tempfile
 import time
 from pathlib import Path
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -18,6 +19,7 @@ from appliance.errors import RigError, UsageError
 KEY_PREFIX = "sk-strata-"
 KEY_BYTES = 32
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+LATEST_S = 253_402_300_799  # the last second that has a date
 
 
 class StoredKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -26,16 +28,16 @@ class StoredKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     A plain SHA-256 is enough: the key has 256 random bits, so there is nothing to guess or to salt against.
     """
 
-    name: str
-    sha256: str
-    created: int
+    name: Annotated[str, msgspec.Meta(pattern=rf"^{NAME.pattern}\Z")]
+    sha256: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
+    created: Annotated[int, msgspec.Meta(ge=0, le=LATEST_S)]
 
 
 class KeysFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The file's contents."""
 
     keys: tuple[StoredKey, ...] = ()
-    version: int = 1
+    version: Literal[1] = 1
 
 
 def hash_key(key: bytes) -> str:

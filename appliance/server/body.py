@@ -49,6 +49,9 @@ async def read_body(request: AnyRequest, *, limit_bytes: int, idle_s: float) -> 
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
         raise MediaTypeError("the body must be sent with content-type application/json")
+    packed = request.headers.get("content-encoding", "identity").strip().lower()
+    if packed not in ("", "identity"):
+        raise MediaTypeError("the body must be sent as it is, without content-encoding")
     announced = request.headers.get("content-length", "0")
     if announced.isdecimal() and int(announced) > limit_bytes:
         await _discard(request)

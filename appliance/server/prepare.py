@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 import time
 from collections.abc import Callable, Sequence
@@ -22,6 +23,8 @@ from appliance.text.tokenizer import Tokenizer
 
 SEED_BITS = 63
 SMALLEST_TOP_P = 1e-6
+# One spelling an id, so that none is named twice, and no more digits than `int` takes.
+TOKEN_ID = re.compile(r"0|[1-9][0-9]{0,9}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +110,7 @@ def biases_of(raw: dict[str, float] | None, *, vocabulary: int) -> tuple[tuple[i
     """Token ids are decimal strings in JSON."""
     biases = []
     for name, value in (raw or {}).items():
-        if not (name.isascii() and name.isdigit()) or int(name) >= vocabulary:
+        if TOKEN_ID.fullmatch(name) is None or int(name) >= vocabulary:
             raise invalid("logit_bias", f"{name[:40]!r} is no token id; they are 0 to {vocabulary - 1}")
         biases.append((int(name), value))
     return tuple(biases)

@@ -169,3 +169,29 @@ def test_broken_file_stops_the_start(tmp_path, content):
 def test_absent_file_stops_the_start(tmp_path):
     with pytest.raises(RigError, match="does not exist"):
         auth.KeyRing(tmp_path / "keys.json")
+
+
+GOOD = {"name": "anna", "sha256": "0" * 64, "created": 1}
+DAMAGED = {
+    "hash not ascii": {"keys": [GOOD | {"sha256": "é" * 64}]},
+    "hash cut short": {"keys": [GOOD | {"sha256": "0" * 63}]},
+    "the key itself": {"keys": [GOOD | {"sha256": "sk-strata-secret"}]},
+    "line break in a name": {"keys": [GOOD | {"name": "anna\nlevel=error"}]},
+    "line break behind a name": {"keys": [GOOD | {"name": "anna\n"}]},
+    "year 3000000": {"keys": [GOOD | {"created": 10**14}]},
+    "before the epoch": {"keys": [GOOD | {"created": -(10**14)}]},
+    "newer version": {"keys": [GOOD], "version": 2},
+}
+
+
+@pytest.mark.parametrize("contents", DAMAGED.values(), ids=DAMAGED.keys())
+def test_sec_05_a_damaged_keys_file_is_refused_before_it_is_used(contents, tmp_path):
+    """SEC-05: at the start, by `strata keys list`, and not as a 500 for every request."""
+    path = tmp_path / "keys.json"
+    path.write_text(json.dumps({"keys": [GOOD]}))
+    assert auth.list_keys(path)
+    path.write_text(json.dumps(contents))
+    with pytest.raises(RigError, match="is not a keys file"):
+        auth.list_keys(path)
+    with pytest.raises(RigError, match="is not a keys file"):
+        auth.KeyRing(path)

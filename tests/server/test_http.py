@@ -279,3 +279,23 @@ def test_ctr_09_alive_but_not_ready(state):
         assert status == (503 if state.stage == "loading the model" else 200)
         if state.fault:
             assert body["last_fault"] == state.fault
+
+
+def test_api_10_a_packed_body_is_415(server):
+    """API-10: not read as if it were plain, nor called broken JSON."""
+    with server.connect() as connection:
+        connection.sendall(raw_request(HELLO, headers="Content-Encoding: gzip\r\nConnection: close\r\n"))
+        got = b""
+        while data := connection.recv(65536):
+            got += data
+    assert got.startswith(b"HTTP/1.1 415 ")
+    assert b"without content-encoding" in got
+
+
+def test_an_offer_of_http_2_is_answered_and_not_logged(server, caplog):
+    """Java and `curl --http2` send it with every request."""
+    offer = "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\n"
+    with server.connect() as connection, caplog.at_level(logging.WARNING):
+        connection.sendall(f"GET /health HTTP/1.1\r\nHost: localhost\r\n{offer}\r\n".encode())
+        assert connection.recv(65536).startswith(b"HTTP/1.1 200 ")
+    assert not caplog.records
