@@ -11,6 +11,7 @@ import struct
 
 import pytest
 
+from appliance.server.protocol import ApiProtocol
 from appliance.server.run import Run, unless_gone
 from appliance.server.sse import Answer
 from tests.builders.fake_engine import FakeEngine, endless, hold, say
@@ -243,3 +244,34 @@ def test_a_finished_answer_is_not_cancelled():
         connection.close()
         server.engine.wait_until(lambda engine: not engine.running)
         assert not server.engine.cancels
+
+
+@pytest.mark.parametrize("is_early", [True, False], ids=["at once", "while the first is answered"])
+@pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
+def test_str_01_a_client_that_asked_for_more_and_left(stream, is_early):
+    """STR-01: a second request that waits behind the first does not hide that its sender is gone."""
+    with live(FakeEngine(hold(), slots=1)) as server:
+        connection = server.connect()
+        second = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        first = raw_request(HELLO | {"stream": stream})
+        connection.sendall(first + second if is_early else first)
+        server.engine.wait_until(lambda engine: engine.running)
+        if not is_early:
+            connection.sendall(second)
+            assert server.connect().close() is None
+        connection.close()
+        server.engine.wait_until(lambda engine: not engine.running and engine.cancels, within_s=WITHIN_S)
+
+
+@pytest.mark.parametrize("said", [b"", b"GET /health HTTP/1.1\r\nHost: loc"], ids=["nothing", "half a header"])
+def test_str_12_a_connection_without_a_request_is_closed(said, monkeypatch):
+    """STR-12: whoever never asks, or a byte at a time, holds no connection for ever; who asks in time is answered."""
+    monkeypatch.setattr(ApiProtocol, "header_s", 0.3)
+    with live(FakeEngine(say([WORD]))) as server:
+        slow, quick = server.connect(), server.connect()
+        slow.sendall(said)
+        quick.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert read_until(quick, b'"ok"')
+        assert slow.recv(100) == b""
+        slow.close()
+        quick.close()
