@@ -74,7 +74,7 @@ def render(template: Template, variables: dict[str, Any], max_chars: int) -> dic
     """{"text"} or {"error", "kind"}."""
     pieces: list[str] = []
     total = 0
-    for piece in template.generate(**variables):
+    for piece in template.generate(variables):  # not as keywords: a variable may be called self
         total += len(piece)
         if total > max_chars:
             return {"kind": "limit", "error": f"the output is longer than {max_chars} characters"}

@@ -369,3 +369,10 @@ def test_an_answer_comes_back_as_the_model_wrote_it(qwen_form):
 def test_what_the_template_refuses_is_the_client_s_error(qwen_form):
     with pytest.raises(RequestError, match="No user query found"):
         qwen_form.render(read_prompt([{"role": "system", "content": "x"}]))
+
+
+@pytest.mark.parametrize("name", ["self", "args", "kwargs", "context", "environment", "range", "template"])
+def test_any_name_may_be_a_template_variable(template, name):
+    """A client's variable never meets the names of the engine's own parameters."""
+    rendered = template.render(read_prompt([user("hi")], chat_template_kwargs={name: 1}))
+    assert rendered.ids == template.render(read_prompt([user("hi")])).ids
