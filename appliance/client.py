@@ -43,6 +43,9 @@ class Client:
 
     def __init__(self, url: str, *, key: str | None = None, transport: httpx.BaseTransport | None = None) -> None:
         self._url = url.rstrip("/").removesuffix("/v1")
+        key = (key or "").strip()  # files end with a line break, those of Windows with two
+        if any(not "!" <= letter <= "~" for letter in key):
+            raise UsageError("the API key holds letters that no key has", hint="copy it again, or see $OPENAI_API_KEY")
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         try:
             self._http = httpx.Client(
@@ -91,7 +94,15 @@ class Client:
         }
         if thinking is not None:
             body["chat_template_kwargs"] = {"enable_thinking": thinking}
-        with self._translated(), self._http.stream("POST", "/v1/chat/completions", json=body) as answer:
+        try:
+            encoded = json.dumps(body, ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            raise UsageError("the message is not UTF-8", hint="see the terminal's or the file's encoding") from None
+        kind = {"Content-Type": "application/json"}
+        with (
+            self._translated(),
+            self._http.stream("POST", "/v1/chat/completions", content=encoded, headers=kind) as answer,
+        ):
             if answer.status_code != 200:
                 answer.read()
                 _refused(answer)

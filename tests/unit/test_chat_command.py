@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from appliance.chat import DIM, Chat, run, wait_until_ready
-from appliance.client import Client, base_url
+from appliance.client import Client, Message, base_url
 from appliance.errors import AddressError, ApplianceError, EngineFault, NotReadyError, RequestError, UsageError
 
 Handler = Callable[[httpx.Request], httpx.Response]
@@ -160,3 +160,36 @@ def test_addresses() -> None:
 
     with pytest.raises(AddressError, match="nothing answers"):
         client(refused).readiness()
+
+
+KEYS = [
+    ("line break", "sk-a\n", True),
+    ("Windows", "sk-a\r\n", True),
+    ("umlaut", "schlüssel", False),
+    ("two", "a b", False),
+]
+
+
+@pytest.mark.parametrize(("key", "fits"), [row[1:] for row in KEYS], ids=[row[0] for row in KEYS])
+def test_a_key_as_it_comes_out_of_a_file(key, fits):
+    seen = []
+
+    def answer(request):
+        seen.append(request.headers["Authorization"])
+        return httpx.Response(200, json={"stage": "ready"})
+
+    transport = httpx.MockTransport(answer)
+    if not fits:
+        with pytest.raises(UsageError, match="API key holds letters") as caught:
+            Client("http://127.0.0.1:1", key=key, transport=transport)
+        assert key not in str(caught.value)
+        return
+    with Client("http://127.0.0.1:1", key=key, transport=transport) as client:
+        assert client.readiness()[0]
+    assert seen == ["Bearer sk-a"]
+
+
+def test_a_message_that_is_not_utf_8_is_refused():
+    transport = httpx.MockTransport(lambda _: httpx.Response(200))
+    with Client("http://127.0.0.1:1", transport=transport) as client, pytest.raises(UsageError, match="not UTF-8"):
+        list(client.chat([Message("user", "\udcff")], model="m"))
