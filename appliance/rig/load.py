@@ -14,7 +14,7 @@ from appliance.rig.fields import Table, facts
 from appliance.rig.machine_schema import BenchTable, CardTable
 from appliance.rig.paths import read_rig_text
 from appliance.rig.problem import Problem, found_text, nearest, refuse
-from appliance.rig.rules import security_problems
+from appliance.rig.rules import name_problems, security_problems
 from appliance.rig.schema import SCHEMA, TABLES, Rig
 from appliance.rig.sources import Origin, Values, add_environment, add_flags, parse_file
 
@@ -111,7 +111,7 @@ def load_text(
     if rig is None:
         raise AssertionError("a rig without problems did not validate")
     loaded = LoadedRig(rig=rig, path=path, origins=_leaves(values), migrated_from=migrated_from)
-    refuse(security_problems(rig, loaded.where))
+    refuse(security_problems(rig, loaded.where) + name_problems(rig, loaded.where))
     return loaded
 
 

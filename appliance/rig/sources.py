@@ -13,6 +13,8 @@ from appliance.rig.problem import Problem, nearest
 from appliance.rig.schema import TABLES
 
 PREFIX = "STRATA_"
+# No key of a rig goes deeper than [[machine.card]] with a list in it.
+DEEPEST = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,7 @@ class Values:
 def parse_file(text: str, name: str, values: Values) -> None:
     """Adds the values of a rig's text; a syntax error becomes a problem with the parser's position."""
     try:
-        tree = tomllib.loads(text.replace("\r\n", "\n"))
+        tree = _toml(text.replace("\r\n", "\n"))
     except tomllib.TOMLDecodeError as error:
         says, _, position = str(error).partition(" (at ")
         line = position.removeprefix("line ").split(",")[0].rstrip(")")
@@ -60,6 +62,30 @@ def parse_file(text: str, name: str, values: Values) -> None:
         values.origins[dotted] = Origin("file", f"{name}:{line_number}")
 
 
+def _toml(text: str) -> dict[str, Any]:
+    """The text as TOML; what Python cannot hold is an error like any other.
+
+    Raises:
+        tomllib.TOMLDecodeError: not TOML, a number of thousands of digits, or nested without end.
+    """
+    try:
+        tree = tomllib.loads(text)
+        if _deeper(tree, DEEPEST):
+            raise tomllib.TOMLDecodeError("nested too deep")
+    except RecursionError:
+        raise tomllib.TOMLDecodeError("nested too deep") from None
+    except tomllib.TOMLDecodeError:
+        raise
+    except ValueError:  # Python refuses to read integers of thousands of digits
+        raise tomllib.TOMLDecodeError("a number is too long") from None
+    return tree
+
+
+def _deeper(value: object, levels: int) -> bool:
+    items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return levels == 0 or any(_deeper(item, levels - 1) for item in items)
+
+
 def add_environment(environment: Mapping[str, str], values: Values) -> None:
     """Adds STRATA_<TABLE>__<KEY>; any other STRATA_* name is a problem."""
     known = {f"{PREFIX}{table}__{key}".upper(): (table, key) for table, key in settable_keys()}
@@ -67,7 +93,7 @@ def add_environment(environment: Mapping[str, str], values: Values) -> None:
         if not name.upper().startswith(PREFIX) or name == RIG_VARIABLE:
             continue
         if name in known:
-            _set(values, *known[name], _parse(*known[name], environment[name]), Origin("environment", name))
+            _set(values, *known[name], environment[name], Origin("environment", name))
             continue
         close = _nearest_name(name, known)
         values.problems.append(
@@ -91,7 +117,7 @@ def add_flags(flags: Sequence[tuple[str, str, str]], values: Values) -> None:
     known = {f"{table}.{key}": (table, key) for table, key in settable_keys()}
     for flag, dotted, text in flags:
         if dotted in known:
-            _set(values, *known[dotted], _parse(*known[dotted], text), Origin("flag", flag))
+            _set(values, *known[dotted], text, Origin("flag", flag))
             continue
         close = nearest(dotted, known)
         values.problems.append(
@@ -124,9 +150,10 @@ def _parse(table: str, key: str, text: str) -> Any:
     if _is_text(table, key):
         return text
     try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except (tomllib.TOMLDecodeError, KeyError):
+        tree = _toml(f"value = {text}")
+    except tomllib.TOMLDecodeError:
         return text
+    return tree["value"] if [*tree] == ["value"] else text  # more lines would be more keys, and be lost
 
 
 def _is_text(table: str, key: str) -> bool:
@@ -138,8 +165,11 @@ def _is_text(table: str, key: str) -> bool:
     )
 
 
-def _set(values: Values, table: str, key: str, value: Any, origin: Origin) -> None:
+def _set(values: Values, table: str, key: str, text: str, origin: Origin) -> None:
+    if any("\ud800" <= letter <= "\udfff" for letter in text):  # how Python keeps bytes that are not UTF-8
+        values.problems.append(Problem(where=origin.where, key=f"{table}.{key}", says="the value is not UTF-8"))
+        return
     place = values.tree.setdefault(table, {})
     if isinstance(place, dict):
-        place[key] = value
+        place[key] = _parse(table, key, text)
         values.origins[f"{table}.{key}"] = origin

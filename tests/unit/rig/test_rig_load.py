@@ -207,3 +207,58 @@ def test_relative_paths_start_at_the_rig(tmp_path: Path) -> None:
     loaded = load_rig(path, environment={})
     assert loaded.resolve("keys.json") == tmp_path / "keys.json"
     assert loaded.resolve("/etc/keys.json") == Path("/etc/keys.json")
+
+
+LONG = "9" * 5000
+UNREADABLE = [
+    ("long number", f"schema = {LONG}\n", "a number is too long"),
+    ("deep list", "a = " + "[" * 5000, "nested too deep"),
+    ("deep closed list", "a = " + "[" * 100 + "]" * 100, "nested too deep"),
+    ("deep table", "[" + ".".join("a" * 3000) + "]\n", "nested too deep"),
+]
+
+
+@pytest.mark.parametrize(("text", "says"), [row[1:] for row in UNREADABLE], ids=[row[0] for row in UNREADABLE])
+def test_cfg_06_what_python_cannot_hold_is_a_sentence(text, says):
+    """CFG-06: no stack trace, whatever stands there."""
+    assert f"not TOML: {says}" in refusal(text)
+
+
+SOURCES = [
+    ("long number", LONG, "found "),
+    ("deep", "[" * 5000, "found "),
+    ("second key", "8081\nopen = true", "found "),
+    ("second table", "8081\n[server]\nopen = true", "found "),
+    ("not UTF-8", "\udcff", "the value is not UTF-8"),
+]
+
+
+@pytest.mark.parametrize(("value", "says"), [row[1:] for row in SOURCES], ids=[row[0] for row in SOURCES])
+def test_cfg_06_a_value_from_outside_is_one_value(value, says):
+    """CFG-06: nothing that stands behind it is dropped in silence."""
+    assert f"--set server.port: server.port: {says}" in refusal("", flags=[("--set server.port", "server.port", value)])
+    assert says in refusal("", environment={"STRATA_SERVER__PORT": value})
+
+
+def test_a_name_that_is_not_utf_8_never_reaches_the_api():
+    assert "the value is not UTF-8" in refusal("", environment={"STRATA_MODEL__ALIASES": '["\udcff"]'})
+
+
+NAMES = [
+    ("allowed_hosts", name, False) for name in ("*", "*.lan", "a:80", "http://a", "a/b", "a.b.", "é", "[::1]", "a b")
+] + [("allowed_hosts", name, True) for name in ("a", "strata.office.lan", "my_box", "10.0.0.7", "::1", "xn--9ca.de")]
+NAMES += [
+    ("cors_origins", f"https://{name}", False)
+    for name in ("*.a", "a?b", "u:p@a", "[::1", "a:99999", "é", "a#b", "a:", "a:080")
+]
+NAMES += [("cors_origins", f"https://{name}", True) for name in ("a", "A.b", "a:8443", "[::1]:3000", "10.0.0.7")]
+
+
+@pytest.mark.parametrize(("key", "name", "fits"), NAMES, ids=[f"{key} {name}" for key, name, _ in NAMES])
+def test_sec_06_a_name_that_matches_nobody_is_refused(key, name, fits):
+    """SEC-06: accepted, it would let nobody in, and the 403 would name a setting that is there already."""
+    text = f'[server]\n{key} = ["{name}"]\n'
+    if fits:
+        assert getattr(load_text(text).rig.server, key) == (name,)
+    else:
+        assert f'rig.toml:2: server.{key}: "{name}" matches no client' in refusal(text)
