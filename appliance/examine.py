@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
+from appliance.errors import MachineError
 from appliance.gguf.reader import GgufSet, open_set
 from appliance.model import Architecture, architecture
 from appliance.model.qwen4exp.spec import ModelSpec
@@ -16,6 +17,7 @@ from appliance.rig.load import LoadedRig
 from appliance.rig.machine import Machine, probe
 from appliance.rig.problem import refuse
 from appliance.rig.schema import BUILTIN
+from appliance.rig.warnings import driver_problem
 
 BUILTIN_MODEL = Path(__file__).parent / "data" / "strata-tiny.gguf"
 
@@ -61,6 +63,9 @@ def examine(loaded: LoadedRig, machine: Machine) -> Examined:
     """
     refuse(judge(loaded, machine, None))
     device = choose_device(loaded, machine)
+    problem = driver_problem(machine.cards) if getattr(device, "card", None) is not None else None
+    if problem is not None:
+        raise MachineError(problem, hint="update the NVIDIA driver of the host")
     model = open_set(model_path(loaded))
     draft = loaded.rig.model.draft_path
     companion = open_set(loaded.resolve(draft)) if draft is not None else None
