@@ -1,7 +1,7 @@
 """Device side of tiles: products, written twice because the interpreter's own rounds by tile shape; masks."""
 
 # mypy: ignore-errors
-# ruff: noqa: ANN001
+# ruff: noqa: ANN001, ANN202
 
 import triton
 import triton.language as tl

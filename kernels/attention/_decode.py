@@ -1,7 +1,7 @@
 """Device code of decode attention: online softmax over one split of a row's tokens, then the splits put together."""
 
 # mypy: ignore-errors
-# ruff: noqa: ANN001
+# ruff: noqa: ANN001, ANN202
 
 import triton
 import triton.language as tl

@@ -1,7 +1,7 @@
 """Device code before attention: norms, rotation, keys and values to their pages, indexer keys to ring and pool."""
 
 # mypy: ignore-errors
-# ruff: noqa: ANN001
+# ruff: noqa: ANN001, ANN202
 
 import triton
 import triton.language as tl

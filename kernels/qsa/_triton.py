@@ -5,7 +5,7 @@ negative, gives its bin: 16 octaves of 16 bins around 1, the first and last also
 """
 
 # mypy: ignore-errors
-# ruff: noqa: ANN001
+# ruff: noqa: ANN001, ANN202
 
 import triton
 import triton.language as tl

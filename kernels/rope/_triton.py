@@ -1,7 +1,7 @@
 """Device code of rotary tables: cosines and sines of a window's rows and of the blocks that they complete."""
 
 # mypy: ignore-errors
-# ruff: noqa: ANN001
+# ruff: noqa: ANN001, ANN202
 
 import triton
 import triton.language as tl

@@ -1,7 +1,7 @@
 """Device code of row tables: fill a window, judge its drafts, go one step along the draft chain."""
 
 # mypy: ignore-errors
-# ruff: noqa: ANN001
+# ruff: noqa: ANN001, ANN202
 
 import triton
 import triton.language as tl

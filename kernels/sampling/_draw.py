@@ -1,7 +1,7 @@
 """Device code of the second pass over logits: candidates above the floor, sorted, filtered and drawn; or free draws."""
 
 # mypy: ignore-errors
-# ruff: noqa: ANN001
+# ruff: noqa: ANN001, ANN202
 
 import triton
 import triton.language as tl

@@ -1,7 +1,7 @@
 """Device code of the sampler's noise: the same hash, keys and float64 logarithms as `kernels.sampling.noise`."""
 
 # mypy: ignore-errors
-# ruff: noqa: ANN001
+# ruff: noqa: ANN001, ANN202
 
 import triton
 import triton.language as tl

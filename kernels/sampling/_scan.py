@@ -1,7 +1,7 @@
 """Device code of the first pass over logits: changes by the request's rules, then top, mass and soundness of a row."""
 
 # mypy: ignore-errors
-# ruff: noqa: ANN001
+# ruff: noqa: ANN001, ANN202
 
 import triton
 import triton.language as tl
