@@ -14,6 +14,8 @@ from appliance.rig.problem import first_line
 from appliance.rig.rates import CardRates, Rates, Reading
 
 MODULE = "appliance.engine.probe"
+# What the engine says without the NVIDIA container toolkit.
+NO_RUNTIME = "could not select device driver"
 READINGS = ("to_card_gbps", "from_card_gbps", "in_place_gbps", "vram_gbps", "tflops")
 
 
@@ -62,10 +64,9 @@ def _in_container(
     try:
         docker = importlib.import_module("docker")
         client = connect() if connect else docker.from_env(timeout=int(deadline_s))
-        container = client.containers.run(
+        container = client.containers.create(
             image,
             list(words),
-            detach=True,
             network_mode="none",
             device_requests=[docker.types.DeviceRequest(device_ids=list(uuids), capabilities=[["gpu"]])],
             ulimits=[docker.types.Ulimit(name="memlock", soft=-1, hard=-1)],
@@ -73,17 +74,24 @@ def _in_container(
     except ImportError:
         return Rates(cards_reason="torch is not installed here, nor the Python package docker to use the image's")
     except Exception as error:  # the SDK's errors, and those of its transport
-        return Rates(cards_reason=f"torch is not installed here, and {image} did not run: {first_line(error)}")
+        return Rates(cards_reason=f"torch is not installed here, and {image} cannot be used: {first_line(error)}")
     try:
+        container.start()
         code = container.wait(timeout=deadline_s)["StatusCode"]
         text = container.logs(stdout=True, stderr=code != 0).decode(errors="replace")
     except Exception as error:
-        return Rates(cards_reason=f"the measuring container did not end: {first_line(error)}")
+        return Rates(cards_reason=_why(image, error))
     finally:
-        container.remove(force=True)
+        container.remove(force=True)  # also one that was made and did not start
     if code != 0:
         return Rates(cards_reason=f"the measuring container ended with {code}: {text.strip()[-200:]}")
     return read_rates(text)
+
+
+def _why(image: str, error: Exception) -> str:
+    if NO_RUNTIME in str(error):
+        return f"torch is not installed here, and Docker cannot hand cards to {image} ({NO_RUNTIME}): see strata doctor"
+    return f"{image} did not measure the cards: {first_line(error)}"
 
 
 def read_rates(text: str) -> Rates:

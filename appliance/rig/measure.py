@@ -98,13 +98,19 @@ def measure(
         failed=lambda reason: Containers(note=f"Docker does not answer: {reason}"),
     )
     where = running or (f"container {containers.running[0]}" if containers.running else None)
-    if where is not None:
-        skipped = f"not measured, so as not to disturb the appliance that runs ({where})"
-        for probe in ("RAM", "storage", "cards"):
-            tell.skip(probe, skipped)
-        gone = Reading(None, skipped)
-        rates = Rates(ram_gbps=gone, storage_gbps=gone, storage_rows_per_s=gone, cards_reason=skipped)
-        return Measured(machine=dataclasses.replace(machine, rates=rates), containers=containers, skipped=skipped)
+    skipped = "" if where is None else f"not measured, so as not to disturb the appliance that runs ({where})"
+    rates = _skip(tell, skipped) if skipped else _speeds(tell, machine, folder, image, use)
+    return Measured(machine=dataclasses.replace(machine, rates=rates), containers=containers, skipped=skipped)
+
+
+def _skip(tell: _Telling, skipped: str) -> Rates:
+    for probe in ("RAM", "storage", "cards"):
+        tell.skip(probe, skipped)
+    gone = Reading(None, skipped)
+    return Rates(ram_gbps=gone, storage_gbps=gone, storage_rows_per_s=gone, cards_reason=skipped)
+
+
+def _speeds(tell: _Telling, machine: Machine, folder: Path, image: str, use: Probes) -> Rates:
     ram = tell.run(
         "RAM",
         "copying with every core",
@@ -126,8 +132,7 @@ def measure(
         show=_cards_words,
         failed=lambda reason: Rates(cards_reason=reason),
     )
-    rates = dataclasses.replace(cards, ram_gbps=ram, storage_gbps=stream, storage_rows_per_s=rows)
-    return Measured(machine=dataclasses.replace(machine, rates=rates), containers=containers, skipped="")
+    return dataclasses.replace(cards, ram_gbps=ram, storage_gbps=stream, storage_rows_per_s=rows)
 
 
 class _Telling:

@@ -244,17 +244,20 @@ class FakeDocker:
         self.asked: dict[str, object] = {}
         self.removed = 0
         self._output, self._code, self._error = output, code, error
-        self.containers = SimpleNamespace(run=self._run)
+        self.containers = SimpleNamespace(create=self._create)
 
-    def _run(self, image: str, command: list[str], **options: object) -> SimpleNamespace:
-        if self._error is not None:
-            raise self._error
+    def _create(self, image: str, command: list[str], **options: object) -> SimpleNamespace:
         self.asked = {"image": image, "command": command, **options}
         return SimpleNamespace(
+            start=self._start,
             wait=lambda timeout: {"StatusCode": self._code},
             logs=lambda stdout, stderr: self._output.encode(),
             remove=self._remove,
         )
+
+    def _start(self) -> None:
+        if self._error is not None:
+            raise self._error
 
     def _remove(self, force: bool) -> None:
         self.removed += force
@@ -280,12 +283,16 @@ def test_without_torch_the_image_measures_the_cards_it_is_given() -> None:
 @pytest.mark.parametrize(
     ("docker", "words"),
     [
-        pytest.param(FakeDocker(error=OSError("no such image")), "strata:1 did not run: no such image", id="no image"),
+        pytest.param(
+            FakeDocker(error=OSError("no such image")),
+            "strata:1 did not measure the cards: no such image",
+            id="no image",
+        ),
         pytest.param(FakeDocker(code=1, output="boom"), "ended with 1: boom", id="it fails"),
         pytest.param(FakeDocker(output="hello"), "printed no result", id="it prints something else"),
         pytest.param(
             FakeDocker(error=RuntimeError('could not select device driver "nvidia" with capabilities: [[gpu]]')),
-            "could not select device driver",
+            "Docker cannot hand cards to strata:1 (could not select device driver): see strata doctor",
             id="CTR-01 no NVIDIA runtime",
         ),
     ],
@@ -294,6 +301,7 @@ def test_an_image_that_cannot_measure(docker: FakeDocker, words: str) -> None:
     rates = in_image(docker)
     assert rates.cards == ()
     assert words in rates.cards_reason
+    assert docker.removed == 1
 
 
 @pytest.mark.parametrize(
