@@ -2,9 +2,10 @@
 
 Run on a card: python -m tests.bench.kernels [--rows 1,2,4,8,16] [--only TEXT] [--processes N]
 
-Every line is checked first: against float64 with the dequantised weights, twice, from poisoned outputs. A line that
-fails is named and has no numbers. The checks run in several processes, which also compiles the kernels. Weights are
-synthetic: a few packed matrices, repeated; experts are drawn uniformly. More bytes are read than the cache holds.
+Every line is checked first: against float64 with the dequantised weights, with and without dependent launches, from
+poisoned outputs. A line that fails is named and has no numbers. The checks run in several processes, which also
+compiles the kernels. Weights are synthetic: a few packed matrices, repeated; experts are drawn uniformly. More bytes
+are read than the cache holds.
 """
 
 from __future__ import annotations
@@ -151,9 +152,9 @@ def check_matrix(line: Matrix, count: int) -> float:
     planes, raw, real = matrix_planes(line)
     x = to_operand(torch.randn(count, line.columns, device=DEVICE), exact=False)
     sums = []
-    for _ in range(2):
+    for pdl in (False, True):
         out = torch.full((splits(line.rows, line.columns), count, line.rows), float("nan"), device=DEVICE)
-        linear(x, planes, out=out, exact=False)
+        linear(x, planes, out=out, exact=False, pdl=pdl)
         sums.append(out.sum(0))
     again = sums[0][:, torch.arange(line.rows, device=DEVICE) % real]
     if not torch.equal(sums[0], sums[1]) or not torch.equal(sums[0], again):
@@ -205,15 +206,15 @@ def check_mixture(line: Mixture, count: int) -> float:
     """As `check_matrix`, of a whole layer."""
     made = make_experts(line)
     x = to_operand(torch.randn(count, HIDDEN, device=DEVICE), exact=False)
-    logits = torch.randn(2, count, EXPERTS + 32, device=DEVICE)
+    logits = torch.randn(10, count, EXPERTS + 32, device=DEVICE)
     results = []
-    for _ in range(2):
+    for pdl in (False, True):
         buffers = make_buffers(made.layout, rows=count, exact=False, device=DEVICE)
         buffers.hidden.fill_(float("nan"))
         out = torch.full((count, USED + 1, HIDDEN), float("nan"), device=DEVICE)
-        route(logits, made.table, layout=made.layout, buffers=buffers, gate_column=EXPERTS)
-        gate_up(x, made.anchor, layout=made.layout, buffers=buffers, exact=False)
-        down(made.anchor, layout=made.layout, buffers=buffers, out=out, exact=False)
+        route(logits, made.table, layout=made.layout, buffers=buffers, gate_column=EXPERTS, pdl=pdl)
+        gate_up(x, made.anchor, layout=made.layout, buffers=buffers, exact=False, pdl=pdl)
+        down(made.anchor, layout=made.layout, buffers=buffers, out=out, exact=False, pdl=pdl)
         results.append(out)
     if not torch.equal(results[0], results[1]):
         return float("inf")
