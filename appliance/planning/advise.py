@@ -14,10 +14,9 @@ from appliance.models.outline import outline
 from appliance.planning.plan import PlanView, view
 from appliance.planning.sketch import HEADROOM_SHARE, HOST_BYTES, STAGING_BYTES, Wish
 from appliance.rig.cards import Card
-from appliance.rig.judge import unusable
 from appliance.rig.machine import Machine
 from appliance.rig.size import GIB, MIB
-from appliance.rig.warnings import table_advice
+from appliance.rig.warnings import card_problem, table_advice
 
 # (conversations, context), the most wanted first.
 WANTED = (
@@ -76,7 +75,9 @@ def usable_cards(machine: Machine) -> tuple[tuple[Card, ...], tuple[str, ...]]:
     kept, left = [], []
     for card in machine.cards.cards:
         free = card.free_bytes if card.free_bytes is not None else card.vram_bytes or 0
-        reason = unusable(card)
+        reason = card_problem(card)
+        if reason is None and card.vram_bytes is None:
+            reason = "nobody says how much memory it has"
         if reason is None and card.unified:
             reason = "its memory is the machine's RAM"
         if reason is None and free < CARD_LEAST_BYTES:

@@ -9,7 +9,7 @@ from appliance.rig.storage import Storage
 
 # The image's torch is built with CUDA 13; any driver that supports CUDA 13.0 runs it.
 CUDA_LEAST, DRIVER_LEAST = (13, 0), "580.65.06"
-CAPABILITY_LEAST = (7, 5)
+CAPABILITY_LEAST = (8, 0)
 # A measured copy under this share of what the link advertises is worth a look at the slot (CFG-11).
 LINK_SHARE = 0.5
 OTHERS_BYTES = 512 * MIB
@@ -27,13 +27,23 @@ def card_warnings(card: Card, rates: CardRates | None) -> list[str]:
         lines.append("neither the driver nor CUDA says how much memory it has: state [experts] cache yourself")
     if card.unified:
         lines.append("its memory is the machine's RAM, so it is counted once, as RAM")
-    if card.capability is not None and tuple(map(int, card.capability.split("."))) < CAPABILITY_LEAST:
-        lines.append(f"capability {card.capability} is below the {CAPABILITY_LEAST[0]}.{CAPABILITY_LEAST[1]} needed")
+    if card.capability is not None and (problem := card_problem(card)) is not None:
+        lines.append(problem)
     held = [process for process in card.processes if (process.used_bytes or 0) >= OTHERS_BYTES]
     for process in held:
         name = f" ({process.name})" if process.name else ""
         lines.append(f"process {process.pid}{name} holds {format_size(process.used_bytes or 0)} of its memory")
     return lines + link_warnings(card, rates)
+
+
+def card_problem(card: Card) -> str | None:
+    """Why the kernels cannot run on a card; None when they can."""
+    if card.capability is None:
+        return "the driver does not say what it is"
+    if tuple(map(int, card.capability.split("."))) < CAPABILITY_LEAST:
+        least = ".".join(map(str, CAPABILITY_LEAST))
+        return f"its compute capability is {card.capability}, and at least {least} is needed"
+    return None
 
 
 def link_warnings(card: Card, rates: CardRates | None) -> list[str]:

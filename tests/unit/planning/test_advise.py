@@ -156,7 +156,7 @@ def test_a_disk_that_is_no_use_for_the_table_refuses_it() -> None:
     ("change", "reason"),
     [
         pytest.param({"unified": True}, "the machine's RAM", id="CFG-12 unified memory is not counted twice"),
-        pytest.param({"vram_bytes": None, "free_bytes": None}, "does not say", id="CFG-12 unknown memory"),
+        pytest.param({"vram_bytes": None, "free_bytes": None}, "nobody says how much", id="CFG-12 unknown memory"),
         pytest.param({"capability": "7.0"}, "compute capability is 7.0", id="too old for the kernels"),
     ],
 )
