@@ -36,7 +36,7 @@ def driver(facts: Facts) -> Iterator[Finding]:
 def cards(facts: Facts) -> Iterator[Finding]:
     """Every card, what is odd about it, and what changed since the rig was written."""
     machine = with_recorded(facts.machine, facts.loaded.rig.machine) if facts.loaded else facts.machine
-    chosen = facts.examined.device.card if facts.examined else None
+    chosen: Card | None = getattr(facts.examined.device, "card", None) if facts.examined else None
     for card in machine.cards.cards:
         lines = card_warnings(card, machine.rates.card(card.uuid))
         says = f"{card.name}, {size_words(card.vram_bytes)}, {size_words(card.free_bytes)} free, {card.uuid}"
