@@ -1,4 +1,4 @@
-"""Owns the command line: `strata serve | check | plan | probe | chat | keys | doctor | health`, and the exit code."""
+"""Owns the command line of `strata`: serve, check, plan, probe, chat, keys, bench, doctor, health; the exit code."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from appliance import __version__
+from appliance.bench.command import add_options
 from appliance.errors import ApplianceError, ExitCode
 
 
@@ -60,6 +61,11 @@ def parser() -> argparse.ArgumentParser:
     )
     _rig_options(doctor)
 
+    bench = commands.add_parser(
+        "bench", help="time windows on a card", description="Times windows on a card, beside the bytes they read."
+    )
+    add_options(bench)
+
     keys = commands.add_parser(
         "keys", help="add, list and remove API keys", description="Keeps the keys file of the rig."
     )
@@ -92,6 +98,10 @@ def run(arguments: argparse.Namespace) -> ExitCode:
         from appliance.boot import serve
 
         return serve(arguments)
+    if arguments.command == "bench":
+        from appliance.bench.command import bench
+
+        return bench(arguments)
     if arguments.command in ("chat", "health"):
         from appliance import client_commands
 

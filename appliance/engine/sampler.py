@@ -9,6 +9,7 @@ import torch
 
 from appliance.engine.logprobs import with_logprobs
 from appliance.engine.places import Place, places_of
+from appliance.model.interface import StepModel
 from appliance.scheduler.commit import Drawn
 from appliance.scheduler.session import Session
 from appliance.scheduler.windows import Turn
@@ -89,12 +90,12 @@ class Sampler:
             prompt_tokens=torch.tensor(sorted(set(request.prompt_ids))) if rules.uses_prompt else None,
         )
 
-    def simple_rules(self, session: Session) -> Rules | None:
-        """The session's rules where they say all there is to know of its rows; None where more is wanted than a draw."""
+    def give_rules(self, session: Session, model: StepModel) -> bool:
+        """Hands an opened session's rules to a model that draws itself; False where more is wanted than a draw."""
         asked, request = self._asked[session.slot], session.request
-        more = asked.rules.uses_generated or asked.rules.logit_bias or request.min_tokens
-        scored = request.top_logprobs is not None or request.prompt_logprobs is not None
-        return None if more or scored else asked.rules
+        stops = asked.stops if request.min_tokens else ()
+        drawn = model.open_rules(session.slot, asked.rules, stops=stops, first_stop=asked.first_stop if stops else 0)
+        return drawn and request.top_logprobs is None and request.prompt_logprobs is None
 
     def draw(self, turn: Turn, logits: torch.Tensor) -> list[Drawn]:
         """Draws for each span of the turn.

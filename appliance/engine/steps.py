@@ -17,7 +17,6 @@ from appliance.scheduler.planner import drafts_on
 from appliance.scheduler.scheduler import Scheduler, SessionEvent
 from appliance.scheduler.session import Session
 from appliance.scheduler.windows import Turn
-from kernels.sampling import Rules
 
 Publish = Callable[[list[SessionEvent]], None]
 
@@ -88,13 +87,12 @@ class DeviceStepper:
         self._model = model
         self._scheduler = scheduler
         self._plain = PlainStepper(model, scheduler)
-        self._rules: dict[int, Rules | None] = {}
+        self._drawn: dict[int, bool] = {}
 
     def open(self, session: Session) -> None:
         """See `Stepper`."""
         self._plain.open(session)
-        rules = self._plain.sampler.simple_rules(session)
-        self._rules[session.slot] = rules if rules is not None and self._model.can_draw(rules) else None
+        self._drawn[session.slot] = self._plain.sampler.give_rules(session, self._model)
 
     def step(self, turn: Turn, publish: Publish) -> Spent:
         """See `Stepper`.
@@ -121,14 +119,13 @@ class DeviceStepper:
         draft_max = limits.draft_max if drafts_on(limits, decoding=sum(p.drawn > 0 for p in places)) else 0
         asks: list[Ask] = []
         for place in places:
-            rules = self._rules[place.session.slot]
-            if rules is None:
+            if not self._drawn[place.session.slot]:
                 return None
             if place.drawn:
-                asks.append(Ask(rules=rules, draft_max=draft_max))
+                asks.append(Ask(draft_max=draft_max))
             else:
                 after = place.session.request.prompt_ids[place.span.start + len(place.span.tokens)]
-                asks.append(Ask(rules=rules, next_token=after))
+                asks.append(Ask(next_token=after))
         return asks
 
 

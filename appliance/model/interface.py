@@ -77,12 +77,10 @@ class Ask:
     """What a step shall do with a span once its rows are computed.
 
     Attributes:
-        rules: how its tokens are drawn.
         next_token: the prompt's next token, after which nothing is drawn; None: draw.
         draft_max: how many drafts to propose; 0 for none.
     """
 
-    rules: Rules
     next_token: int | None = None
     draft_max: int = 0
 
@@ -112,8 +110,18 @@ class Stepped:
 class StepModel(LoadedModel, Protocol):
     """A model that draws, accepts and drafts where it computes: one launch and one wait for a whole turn."""
 
-    def can_draw(self, rules: Rules) -> bool:
-        """Whether a step draws by these rules; if not, `forward` and `advance` do."""
+    def open_rules(self, slot: int, rules: Rules, *, stops: Sequence[int], first_stop: int) -> bool:
+        """Says how the tokens of an opened slot are drawn.
+
+        Args:
+            slot: which.
+            rules: of its request.
+            stops: tokens that cannot be drawn at positions before `first_stop`.
+            first_stop: 0 for no such position.
+
+        Returns:
+            Whether a step draws by them; if not, turns with this slot go through `forward` and `advance`.
+        """
         ...
 
     def step(self, window: Window, asks: Sequence[Ask]) -> tuple[Stepped, ...]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Sequence
 
 import torch
 
 from appliance.errors import EngineFault
-from appliance.model.interface import Chooser
+from appliance.model.interface import Chooser, LoadedModel
 from appliance.model.plan import LoadPlan
 from appliance.model.qwen4exp.attention import Tap
 from appliance.model.qwen4exp.draft import Drafter
@@ -143,8 +144,8 @@ class Qwen4Exp:
             raise EngineFault("a window needs at least one span")
 
 
-def load_model(spec: ModelSpec, *, plan: LoadPlan, progress: Callable[[str, int], None]) -> Qwen4Exp:
-    """Loads weights and makes the state.
+def load_model(spec: ModelSpec, *, plan: LoadPlan, progress: Callable[[str, int], None]) -> LoadedModel:
+    """Loads weights and makes the state, on the CPU or on a card.
 
     Args:
         spec: of the file.
@@ -158,6 +159,10 @@ def load_model(spec: ModelSpec, *, plan: LoadPlan, progress: Callable[[str, int]
         raise ValueError(
             f"page_tokens is {plan.page_tokens}; it must be a multiple of the block of {spec.block_tokens}"
         )
+    if torch.device(plan.device).type == "cuda":
+        device_module = importlib.import_module("appliance.model.qwen4exp.device.model")
+        model: LoadedModel = device_module.load_device_model(spec, plan, progress)
+        return model
     if plan.kv_type not in KV_TYPES:
         raise ValueError(
             f"kv type {plan.kv_type!r} is not available in this version; allowed are {', '.join(KV_TYPES)}"

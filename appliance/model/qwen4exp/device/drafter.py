@@ -1,4 +1,4 @@
-"""The draft layer on the device: it catches up on kept rows, then a chain of single rows proposes tokens for all spans."""
+"""The draft layer on the device: it catches up on kept rows, then chains of single rows propose tokens."""
 
 from __future__ import annotations
 

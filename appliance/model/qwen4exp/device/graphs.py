@@ -42,6 +42,8 @@ class Launcher:
         self._device = parts.last_stage.device
         self._cuda = self._device.type == "cuda"
         self._graphs: dict[tuple[object, ...], torch.cuda.CUDAGraph] = {}
+        self._logits: dict[int, torch.Tensor] = {}
+        self._stream: torch.cuda.Stream | None = None
         self._plans: dict[int, torch.Tensor] = {}
         self._results: dict[int, torch.Tensor] = {}
 
@@ -64,7 +66,7 @@ class Launcher:
 
     def verify(self, rows: int) -> torch.Tensor:
         """float32 [rows, vocabulary] of the window that was sent; valid until the next launch."""
-        self._run(("verify", rows), lambda: self._verify(rows))
+        self._run(rows, ("verify", rows), lambda: self._verify(rows))
         return self._logits[rows]
 
     def step(self, rows: int, *, spans: int, steps: int, draws: Draws) -> Found:
@@ -76,22 +78,19 @@ class Launcher:
             steps: drafts to grow; 0 leaves the chain out.
             draws: how its slots draw.
         """
-        self._run(("step", rows, spans, steps, draws), lambda: self._step(rows, spans, steps, draws))
+        self._run(rows, ("step", rows, spans, steps, draws), lambda: self._step(rows, spans, steps, draws))
         result = self._parts.last.bucket(rows).result
         held = self._results.get(rows)
         if held is None:
             held = self._results[rows] = torch.zeros_like(result, device="cpu", pin_memory=self._cuda)
         held.copy_(result, non_blocking=True)
         if self._cuda:
-            event = torch.cuda.Event()
-            event.record()
-            event.synchronize()
+            torch.cuda.current_stream(self._device).synchronize()
         return self._found(rows, held)
 
-    _logits: dict[int, torch.Tensor]
-
     def _verify(self, rows: int) -> None:
-        stages, pending = self._parts.stages, None
+        stages = self._parts.stages
+        pending: Pending | None = None
         for number, stage in enumerate(stages):
             stage.fill(rows)
             if number == 0:
@@ -99,36 +98,58 @@ class Launcher:
             else:
                 pending = self._parts.hand_over(stages[number - 1], stage, rows, pending)
             pending = stage.run(rows, pending)
-        if not hasattr(self, "_logits"):
-            self._logits = {}
         self._logits[rows] = self._parts.last.logits(rows, pending)
 
     def _step(self, rows: int, spans: int, steps: int, draws: Draws) -> None:
         last = self._parts.last
         self._verify(rows)
         last.draw(rows, self._logits[rows], draws)
-        chain = last.settle(rows, spans, counted=True)
+        chain = last.settle(rows, spans)
         if chain is not None and steps:
             last.propose(chain, steps, draws)
         last.gather(rows)
 
-    def _run(self, key: tuple[object, ...], launch: Callable[[], None]) -> None:
+    def prepare(self, rows: int, *, spans: int, steps: int, draws: Draws) -> None:
+        """Compiles and captures a step before it is needed."""
+        self.send(rows, [])
+        key = ("step", rows, spans, steps, draws)
+        if self._cuda and not self._plan.plain and key not in self._graphs:
+            self._graphs[key] = self._capture(rows, lambda: self._step(rows, spans, steps, draws))
+
+    def _run(self, rows: int, key: tuple[object, ...], launch: Callable[[], None]) -> None:
         if not self._cuda or self._plan.plain:
             launch()
             return
         graph = self._graphs.get(key)
         if graph is None:
-            graph = self._graphs[key] = self._capture(launch)
+            graph = self._graphs[key] = self._capture(rows, launch)
         graph.replay()
 
-    def _capture(self, launch: Callable[[], None]) -> torch.cuda.CUDAGraph:
-        raise NotImplementedError
+    def _capture(self, rows: int, launch: Callable[[], None]) -> torch.cuda.CUDAGraph:
+        """Runs the launches once over a window without rows, which compiles them and changes nothing; then records."""
+        tables = [stage.bucket(rows)[0] for stage in self._parts.stages]
+        plans = [one.plan.clone() for one in tables]
+        for one in tables:
+            one.plan.zero_()
+        if self._stream is None:
+            self._stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+        torch.cuda.synchronize(self._device)
+        with torch.cuda.stream(self._stream):
+            launch()
+        torch.cuda.synchronize(self._device)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=self._stream):
+            launch()
+        torch.cuda.synchronize(self._device)
+        for one, plan in zip(tables, plans, strict=True):
+            one.plan.copy_(plan)
+        return graph
 
     def _found(self, rows: int, held: torch.Tensor) -> Found:
         slots = self._plan.slots + 1
         most = self._parts.last_stage.slots.drafts.shape[1]
-        sizes = (rows, rows, rows, slots, slots * most, slots * most)
-        ids, bad, kept, counts, drafts, shares = held.split(sizes)
+        sizes = [rows, rows, rows, slots, slots * most, slots * most]
+        ids, bad, kept, counts, drafts, shares = torch.split(held, sizes)
         return Found(
             ids=ids.tolist(),
             bad=bad.tolist(),
@@ -137,6 +158,3 @@ class Launcher:
             drafts=drafts.view(slots, most).tolist(),
             probabilities=shares.view(torch.float32).view(slots, most).tolist(),
         )
-
-
-Handed = Pending

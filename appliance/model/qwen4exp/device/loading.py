@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 
 import torch
@@ -11,7 +12,7 @@ from appliance.model.qwen4exp.device.ngram import ngram_table
 from appliance.model.qwen4exp.device.source import FileSource, Source
 from appliance.model.qwen4exp.device.stage import Common, Stage
 from appliance.model.qwen4exp.device.staging import Staging
-from appliance.model.qwen4exp.device.store import resident_counts
+from appliance.model.qwen4exp.device.store import ExpertStore, resident_counts
 from appliance.model.qwen4exp.device.trunk import Pending
 from appliance.model.qwen4exp.device.work import LastStage
 from appliance.model.qwen4exp.spec import ModelSpec
@@ -55,7 +56,7 @@ class LoadedStages:
 def stage_ranges(layers: int, split: Sequence[int]) -> list[range]:
     """Layers of each stage from the first layers of the later ones."""
     edges = [0, *split, layers]
-    return [range(first, stop) for first, stop in zip(edges, edges[1:], strict=False)]
+    return [range(first, stop) for first, stop in itertools.pairwise(edges)]
 
 
 def build_stages(common: Common, source: Source, *, draft: bool) -> LoadedStages:
@@ -87,18 +88,37 @@ def load_stages(spec: ModelSpec, plan: LoadPlan, progress: Progress) -> LoadedSt
     return parts
 
 
-def _load_experts(parts: LoadedStages, spec: ModelSpec, plan: LoadPlan, source: Source, progress: Progress) -> None:
+def give_stores(
+    parts: LoadedStages, spec: ModelSpec, plan: LoadPlan, *, hit_share: float | None = None
+) -> list[ExpertStore]:
+    """Makes every stage's homes of routed experts, still empty.
+
+    Args:
+        parts: the stages.
+        spec: the model.
+        plan: says how much of the card they may take.
+        hit_share: that share of each layer on the card, instead of the plan's bytes.
+    """
     stages = parts.stages
     weights = [[*[one.weights for one in s.blocks], *([s.draft] if s.draft is not None else [])] for s in stages]
     sizes = [one.experts.layout.kind.words * 4 for stage in weights for one in stage]
-    counts = resident_counts(sizes, experts=spec.experts, pool_bytes=plan.expert_pool_bytes)
-    done = 0
+    pool = plan.expert_pool_bytes if hit_share is None else round(sum(sizes) * spec.experts * hit_share)
+    counts = resident_counts(sizes, experts=spec.experts, pool_bytes=pool)
+    stores = []
+    for stage, own in zip(stages, weights, strict=True):
+        resident, counts = counts[: len(own)], counts[len(own) :]
+        stores.append(stage.give_store(resident))
+    return stores
+
+
+def _load_experts(parts: LoadedStages, spec: ModelSpec, plan: LoadPlan, source: Source, progress: Progress) -> None:
+    stores = give_stores(parts, spec, plan)
+    done, total = 0, sum(len(store.layers) for store in stores)
 
     def tell() -> None:
         nonlocal done
         done += 1
-        progress("loading experts", 5 + 90 * done // len(sizes))
+        progress("loading experts", 5 + 90 * done // total)
 
-    for stage, own in zip(stages, weights, strict=True):
-        resident, counts = counts[: len(own)], counts[len(own) :]
-        stage.give_store(resident).load(source, spec, done=tell)
+    for store in stores:
+        store.load(source, spec, done=tell)

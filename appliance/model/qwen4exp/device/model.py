@@ -10,7 +10,7 @@ from appliance.errors import EngineFault
 from appliance.model.interface import Ask, Chooser, Stepped
 from appliance.model.plan import LoadPlan
 from appliance.model.qwen4exp.device.graphs import Launcher
-from appliance.model.qwen4exp.device.loading import LoadedStages
+from appliance.model.qwen4exp.device.loading import LoadedStages, load_stages
 from appliance.model.qwen4exp.device.state import Slots
 from appliance.model.qwen4exp.device.tables import bucket_of
 from appliance.model.qwen4exp.device.work import Draws
@@ -18,7 +18,7 @@ from appliance.model.qwen4exp.spec import ModelSpec
 from appliance.model.window import Commit, Draft, Span, Window
 from kernels.rows import SpanPlan
 from kernels.sampling import Rules
-from kernels.sampling.slots import GREEDY, WIDE
+from kernels.sampling.slots import GREEDY, STOPS, WIDE
 
 
 class DeviceModel:
@@ -41,28 +41,24 @@ class DeviceModel:
         """Whether there is a draft layer, and it was wanted."""
         return self.parts.last.drafter is not None
 
+    @torch.inference_mode()
     def open_slot(self, slot: int) -> None:
         """See `LoadedModel`."""
         self.slots.open(slot)
-        self.open_rules(slot, Rules(temperature=0.0))
+        self.open_rules(slot, Rules(temperature=0.0), stops=(), first_stop=0)
         for stage in self.parts.stages:
             stage.set_pages(slot, ())
 
-    def open_rules(
-        self,
-        slot: int,
-        rules: Rules,
-        *,
-        stops: Sequence[int] = (),
-        first_stop: int = 0,
-        prompt_tokens: Sequence[int] = (),
-    ) -> None:
+    @torch.inference_mode()
+    def open_rules(self, slot: int, rules: Rules, *, stops: Sequence[int], first_stop: int) -> bool:
         """See `StepModel`."""
-        self._kinds[slot] = self.parts.last.rules.open(
-            slot, rules, stops=stops, first_stop=first_stop, prompt_tokens=prompt_tokens
-        )
+        if rules.uses_generated or len(stops) > STOPS:
+            return False
+        self._kinds[slot] = self.parts.last.rules.open(slot, rules, stops=stops, first_stop=first_stop)
         self.parts.last_stage.slots.draft_limit[slot] = self.plan.draft_max
+        return True
 
+    @torch.inference_mode()
     def set_pages(self, slot: int, pages: Sequence[int]) -> None:
         """See `LoadedModel`."""
         self.slots.set_pages(slot, pages)
@@ -85,7 +81,8 @@ class DeviceModel:
         self.launcher.send(rows, [_plan(span, None) for span in window.spans])
         logits = self.launcher.verify(rows)
         self._window = window
-        wanted, first = [], 0
+        wanted: list[int] = []
+        first = 0
         for span in window.spans:
             wanted += range(first + span.logits_from, first + len(span.tokens))
             first += len(span.tokens)
@@ -109,10 +106,6 @@ class DeviceModel:
         if not commits:
             return ()
         return HostVerdict(self, window, by_slot).run(commits, choose)
-
-    def can_draw(self, rules: Rules) -> bool:
-        """See `StepModel`."""
-        return True
 
     @torch.inference_mode()
     def step(self, window: Window, asks: Sequence[Ask]) -> tuple[Stepped, ...]:
@@ -194,14 +187,14 @@ class HostVerdict:
         rows, spans = bucket_of(self._window.rows), bucket_of(len(self._window.spans))
         ids = self._ids(rows)
         last.bucket(rows).drawn.ids.copy_(torch.tensor(ids, dtype=torch.int32))
-        chain = last.settle(rows, spans, counted=True)
+        chain = last.settle(rows, spans)
         kept = last.bucket(rows).verdict.kept.tolist()
         order = [span.slot for span in self._window.spans]
         for commit in commits:
             if kept[order.index(commit.slot)] != commit.kept:
                 raise EngineFault(
-                    f"{commit}: the device keeps {kept[order.index(commit.slot)]} rows; only drafts may be dropped, and "
-                    "a draft that equals the token before it stays"
+                    f"{commit}: the device keeps {kept[order.index(commit.slot)]} rows; only drafts may be dropped, "
+                    "and a draft that equals the token drawn before it stays"
                 )
             model.slots.lengths[commit.slot] += commit.kept
         if chain is None or all(commit.draft_max == 0 for commit in commits):
@@ -278,4 +271,20 @@ def _plan(span: Span, next_token: int | None) -> SpanPlan:
     )
 
 
-Progress = Callable[[str, int], None]
+# What one conversation without and with drafts needs, and short prompts; the others are captured when they come.
+FIRST_ROWS = (1, 6, 12)
+
+
+@torch.inference_mode()
+def load_device_model(spec: ModelSpec, plan: LoadPlan, progress: Callable[[str, int], None]) -> DeviceModel:
+    """Loads weights, makes the state, and captures the first windows."""
+    model = DeviceModel(spec, plan, load_stages(spec, plan, progress))
+    if torch.device(plan.device).type == "cuda":
+        steps = plan.draft_max if model.can_draft else 0
+        for rows in FIRST_ROWS:
+            progress("compiling kernels", 98)
+            for greedy in (True, False):
+                draws = Draws(wide=False, greedy=greedy)
+                model.launcher.prepare(rows, spans=1, steps=steps, draws=draws)
+    progress("loaded", 100)
+    return model

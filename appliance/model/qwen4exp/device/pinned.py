@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 
@@ -26,7 +27,7 @@ def host_memory(shape: tuple[int, ...], dtype: torch.dtype, *, cuda: bool) -> to
     shift = -flat.data_ptr() % _ALIGN_BYTES
     flat = flat[shift : shift + size]
     if cuda and size:
-        code = int(torch.cuda.cudart().cudaHostRegister(flat.data_ptr(), size, _PORTABLE_MAPPED))
+        code = int(_runtime().cudaHostRegister(flat.data_ptr(), size, _PORTABLE_MAPPED))
         if code:
             raise MachineError(
                 f"{size} bytes of RAM cannot be pinned for the card (CUDA error {code})",
@@ -38,7 +39,7 @@ def host_memory(shape: tuple[int, ...], dtype: torch.dtype, *, cuda: bool) -> to
 def host_release(tensor: torch.Tensor, *, cuda: bool) -> None:
     """Gives registered memory back; nothing may read it any more."""
     if cuda and tensor.numel():
-        torch.cuda.cudart().cudaHostUnregister(tensor.data_ptr())
+        _runtime().cudaHostUnregister(tensor.data_ptr())
 
 
 def host_copy(stored: torch.Tensor, *, cuda: bool) -> torch.Tensor:
@@ -50,3 +51,7 @@ def host_copy(stored: torch.Tensor, *, cuda: bool) -> torch.Tensor:
     for first in range(0, flat.numel(), _COPY_BYTES):
         flat[first : first + _COPY_BYTES].copy_(source[first : first + _COPY_BYTES])
     return held
+
+
+def _runtime() -> Any:
+    return torch.cuda.cudart()  # type: ignore[no-untyped-call]

@@ -37,8 +37,8 @@ class Product:
         outs = []
         for number, planes in enumerate(self.launches):
             terms = splits(planes.rows, planes.columns)
-            tag_here = f"{tag}:{terms}x{planes.rows}"
-            out = scratch.take(tag_here, (terms, rows, planes.rows), rows=rows)
+            place = f"{tag} {number}:{terms}x{planes.rows}"
+            out = scratch.take(place, (terms, rows, planes.rows), rows=rows)
             linear(operand, planes, out=out, exact=exact, pdl=pdl, rows_used=used)
             outs.append(out)
         return {name: outs[p.launch][:, :, p.first : p.first + p.rows] for name, p in self.parts.items()}

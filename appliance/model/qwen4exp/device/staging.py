@@ -73,7 +73,7 @@ class Staging:
             for one in done:
                 one.result()
             flat[first : first + PIECE_BYTES].copy_(held, non_blocking=True)
-            event = torch.cuda.Event()
+            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             event.record(torch.cuda.current_stream(self.device))
             self._sent[place] = event
         return target

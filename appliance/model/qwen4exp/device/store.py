@@ -58,20 +58,20 @@ class ExpertStore:
             (layer.experts.layout.experts - layer.resident) * layer.experts.layout.host_kind.words for layer in layers
         )
         self._device = device
-        self._layers = layers
+        self.layers = tuple(layers)
         self.pool = torch.empty(on_card, dtype=torch.int32, device=device)
         self.host = host_memory((in_ram,), torch.int32, cuda=device.type == "cuda")
 
     @property
     def hit_share(self) -> float:
         """Share of all experts that the card holds."""
-        total = sum(layer.experts.layout.experts for layer in self._layers)
-        return sum(layer.resident for layer in self._layers) / total if total else 1.0
+        total = sum(layer.experts.layout.experts for layer in self.layers)
+        return sum(layer.resident for layer in self.layers) / total if total else 1.0
 
     def load(self, source: Source, spec: ModelSpec, *, done: Callable[[], None]) -> None:
         """Packs every expert into its home and writes the tables; `done` is called after each layer."""
         at = at_host = 0
-        for layer in self._layers:
+        for layer in self.layers:
             layout, resident = layer.experts.layout, layer.resident
             homes = ((0, resident, layout.kind), (resident, layout.experts, layout.host_kind))
             entries: list[int] = []
@@ -90,7 +90,7 @@ class ExpertStore:
     def fill(self, words: Callable[[StoreLayer, bool, int], torch.Tensor]) -> None:
         """Writes made-up experts: `words(layer, host, count)` gives int32 [count, words of one]; see `load`."""
         at = at_host = 0
-        for layer in self._layers:
+        for layer in self.layers:
             layout, entries = layer.experts.layout, []
             for host, count in enumerate((layer.resident, layout.experts - layer.resident)):
                 kind = layout.host_kind if host else layout.kind

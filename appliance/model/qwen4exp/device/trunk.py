@@ -104,15 +104,15 @@ def mix_attention(
     buffers, heads, dim = run.buffers, spec.query_heads, spec.head_dim
     common = {"scratch": run.scratch, "used": run.rows.rows_used, "exact": run.exact, "pdl": run.pdl}
     made = weights.inputs.run(buffers.operand, tag="attention", **common)  # type: ignore[arg-type]
-    both = made["query"].unflatten(2, (heads, 2, dim))
-    gate = both[:, :, :, 1]
+    both = heads_of(made["query"], 2 * heads, dim)
+    gate = both[:, :, 1::2]
     mixed = Mixed(
-        query=both[:, :, :, 0],
-        key=made["key"].unflatten(2, (spec.kv_heads, dim)),
-        value=made["value"].unflatten(2, (spec.kv_heads, dim)),
+        query=both[:, :, ::2],
+        key=heads_of(made["key"], spec.kv_heads, dim),
+        value=heads_of(made["value"], spec.kv_heads, dim),
         gate=gate,
-        index_query=made["index_query"].unflatten(2, (spec.indexer_heads, spec.indexer_dim)) if indexer else None,
-        index_key=made["index_key"].unflatten(2, (1, spec.indexer_dim)) if indexer else None,
+        index_query=heads_of(made["index_query"], spec.indexer_heads, spec.indexer_dim) if indexer else None,
+        index_key=heads_of(made["index_key"], 1, spec.indexer_dim) if indexer else None,
     )
     prepare_attention(
         mixed,
@@ -157,6 +157,13 @@ def mix_attention(
         pdl=run.pdl,
     )
     return weights.out.run(operand, tag="mixer out", **common)["out"]  # type: ignore[arg-type]
+
+
+def heads_of(parts: torch.Tensor, heads: int, dim: int) -> torch.Tensor:
+    """[terms, rows, heads * dim] as [terms, rows, heads, dim], without a copy."""
+    terms, rows, _ = parts.shape
+    outer, inner = parts.stride(0), parts.stride(1)
+    return parts.as_strided((terms, rows, heads, dim), (outer, inner, dim, 1), parts.storage_offset())
 
 
 def run_layer(

@@ -91,8 +91,8 @@ class LastStage:
             pdl=run.pdl,
         )
 
-    def settle(self, rows: int, spans: int, *, counted: bool) -> ChainWork | None:
-        """Judges the drafts and lets the draft layer catch up; returns the chain, which stands before its first draft."""
+    def settle(self, rows: int, spans: int) -> ChainWork | None:
+        """Judges the drafts and lets the draft layer catch up; returns the chain, before its first draft."""
         tables, run = self._stage.bucket(rows)
         work, chain = self.bucket(rows), None
         if self.drafter is not None:
@@ -104,7 +104,6 @@ class LastStage:
             state=self._stage.slots,
             out=work.verdict,
             chain=self._no_chain(spans) if chain is None else chain.chain,
-            generated=self.rules.generated if counted else None,
             pdl=run.pdl,
         )
         if self.drafter is not None and chain is not None:

@@ -1,0 +1,208 @@
+"""Times whole windows of a synthetic model: one graph replay each, at a given context, by rows."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+
+import torch
+
+from appliance.bench.bytes import window_bytes_read
+from appliance.bench.synthetic import SyntheticShape, SyntheticSource, synthetic_spec
+from appliance.model.plan import LoadPlan
+from appliance.model.qwen4exp.device.loading import build_stages, give_stores
+from appliance.model.qwen4exp.device.model import DeviceModel
+from appliance.model.qwen4exp.device.ngram import ngram_table
+from appliance.model.qwen4exp.device.stage import Common
+from appliance.model.qwen4exp.device.tables import bucket_of
+from appliance.model.qwen4exp.device.work import Draws
+from kernels.rows import SpanPlan
+
+REPEATS = 20
+WARM = 5
+PAGE_TOKENS = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowTime:
+    """One line of the table.
+
+    Attributes:
+        rows: of the window.
+        sequences: slots they belong to.
+        drafts: steps of the draft chain after it.
+        milliseconds: median from launch to the answer on the host.
+        device_milliseconds: the same between events on the device.
+        gigabytes: weights and state that the window reads, each distinct expert once.
+        limit_milliseconds: those bytes over the bandwidth measured in this run.
+        share: limit over time.
+    """
+
+    rows: int
+    sequences: int
+    drafts: int
+    milliseconds: float
+    device_milliseconds: float
+    gigabytes: float
+    limit_milliseconds: float
+    share: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bench:
+    """What is asked.
+
+    Attributes:
+        shape: of the model.
+        rows: windows to time.
+        context: tokens before each window.
+        hit_share: of the routed experts that the card holds.
+        draft: with the draft layer.
+        kv_type: storage of keys and values.
+        plain: without graphs.
+    """
+
+    shape: SyntheticShape
+    rows: Sequence[int]
+    context: int
+    hit_share: float
+    draft: bool
+    kv_type: str
+    plain: bool
+    device: str = "cuda:0"
+
+
+def measured_bandwidth(device: torch.device) -> float:
+    """GB/s of reading 1 GiB, the best of ten sums in float32."""
+    data = torch.ones(1 << 28, device=device)
+    best = 0.0
+    for _ in range(10):
+        torch.cuda.synchronize(device)
+        began = time.perf_counter()
+        data.sum()
+        torch.cuda.synchronize(device)
+        best = max(best, data.nbytes / (time.perf_counter() - began) / 1e9)
+    return best
+
+
+def load(bench: Bench) -> DeviceModel:
+    """The model, with all slots that the largest window needs."""
+    spec = synthetic_spec(bench.shape, draft=bench.draft)
+    slots = max(bench.rows)
+    tokens = bench.context + 64
+    pages = -(-(tokens + 8) // PAGE_TOKENS)
+    plan = LoadPlan(
+        device=bench.device,
+        slots=slots,
+        pages=slots * pages,
+        page_tokens=PAGE_TOKENS,
+        max_tokens=tokens,
+        max_window_rows=40,
+        draft_max=4 if bench.draft else 0,
+        kv_type=bench.kv_type,
+        plain=bench.plain,
+        expert_pool_bytes=None,
+    )
+    device = torch.device(bench.device)
+    source = SyntheticSource(spec.tensors, device)
+    pdl = torch.cuda.get_device_capability(device) >= (9, 0)
+    parts = build_stages(Common(spec=spec, plan=plan, pdl=pdl), source, draft=bench.draft)
+    share = None if bench.hit_share >= 1.0 else bench.hit_share
+    for store in give_stores(parts, spec, plan, hit_share=share):
+        store.fill(source.expert_words())
+    for stage in parts.stages:
+        if stage.has_ngram:
+            stage.give_ngrams(ngram_table(source, spec, home="vram"))
+    return DeviceModel(spec, plan, parts)
+
+
+def _warp_to(model: DeviceModel, context: int) -> None:
+    """Every slot stands at `context` tokens, over whatever its pages hold."""
+    plan = model.plan
+    pages = plan.pages // plan.slots
+    for slot in range(plan.slots):
+        model.open_slot(slot)
+        model.set_pages(slot, [plan.slots * page + slot for page in range(pages)])
+        model.slots.lengths[slot] = context
+    for stage in model.parts.stages:
+        stage.slots.length.fill_(context)
+        for delta in stage.state.delta:
+            delta.at.fill_(context)
+        # Zeros would be ties, which selection meets more slowly than keys of a text.
+        pools = (*stage.state.pools, *([stage.state.draft_pool] if stage.state.draft_pool is not None else []))
+        for tensor in (*stage.state.pooled, *(one for pool in pools for one in (pool.keys, pool.values))):
+            tensor.random_(-100, 100) if tensor.dtype == torch.int8 else tensor.normal_()
+        for pool in pools:
+            for scales in (pool.key_scales, pool.value_scales):
+                if scales is not None:
+                    scales.fill_(0.01)
+
+
+@torch.inference_mode()
+def time_windows(model: DeviceModel, bench: Bench, *, gbps: float) -> Iterator[WindowTime]:
+    """A line for each number of rows, one sequence a row; and with drafts, chains after windows of five rows."""
+    _warp_to(model, bench.context)
+    for rows in bench.rows:
+        yield _time(model, bench, gbps=gbps, rows=rows, per_sequence=1, steps=0)
+    if bench.draft:
+        for sequences in (1, 2, 4):
+            if sequences * 5 <= 40 and sequences <= model.plan.slots:
+                rows = sequences * 5
+                yield _time(model, bench, gbps=gbps, rows=rows, per_sequence=5, steps=4)
+
+
+def _time(model: DeviceModel, bench: Bench, *, gbps: float, rows: int, per_sequence: int, steps: int) -> WindowTime:
+    generator = torch.Generator().manual_seed(rows)
+    tokens = torch.randint(0, 200000, (rows,), generator=generator).tolist()
+    sequences = rows // per_sequence
+    spans = [
+        SpanPlan(
+            slot=slot,
+            rows=per_sequence,
+            tokens=tuple(tokens[slot * per_sequence : (slot + 1) * per_sequence]),
+            start=bench.context,
+            certain=1,
+        )
+        for slot in range(sequences)
+    ]
+    bucket, draws = bucket_of(rows), Draws(wide=False, greedy=True)
+    walls: list[float] = []
+    events: list[float] = []
+    for number in range(WARM + REPEATS):
+        for stage in model.parts.stages:
+            for delta in stage.state.delta:
+                delta.at.fill_(bench.context)
+        before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        before.record()
+        model.launcher.send(bucket, spans)
+        found = model.launcher.step(bucket, spans=bucket_of(sequences), steps=steps, draws=draws)
+        after.record()
+        wall = time.perf_counter() - began
+        torch.cuda.synchronize()
+        if number >= WARM:
+            walls.append(wall * 1e3)
+            events.append(before.elapsed_time(after))
+    if any(found.bad[:rows]):
+        raise RuntimeError(f"windows of {rows} rows computed logits that are not numbers; times of those mean nothing")
+    milliseconds = statistics.median(walls)
+    size = window_bytes_read(model.spec, context=bench.context, kv_type=bench.kv_type, rows=rows, sequences=sequences)
+    limit = size / gbps / 1e6
+    return WindowTime(
+        rows=rows,
+        sequences=sequences,
+        drafts=steps,
+        milliseconds=milliseconds,
+        device_milliseconds=statistics.median(events),
+        gigabytes=size / 1e9,
+        limit_milliseconds=limit,
+        share=limit / milliseconds,
+    )
+
+
+def as_json(lines: Sequence[WindowTime]) -> list[dict[str, float]]:
+    """For `--json`."""
+    return [asdict(line) for line in lines]
