@@ -1,7 +1,7 @@
 """A sum over memory at an address, which may be pinned RAM: the simplest kernel that must read every byte."""
 
 # mypy: ignore-errors
-# ruff: noqa: ANN001, ANN201
+# ruff: noqa: ANN001, ANN202
 
 import triton
 import triton.language as tl
