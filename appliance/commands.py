@@ -116,6 +116,11 @@ def _plan_table(examined: Examined) -> None:
     for item in placement.items:
         print(f"{item.name:<18}{format_size(item.size_bytes):>12}  {item.note}".rstrip())
     print(f"{'together':<18}{format_size(placement.total_bytes):>12}")
+    if placement.card_items:
+        print()
+        for item in placement.card_items:
+            print(f"{item.name:<18}{format_size(item.size_bytes):>12}  {item.note}".rstrip())
+        print(f"{'card: allowed':<18}{format_size(placement.card_budget_bytes):>12}")
     source = examined.machine.ram.limit_source
     print(f"{'allowed':<18}{format_size(placement.budget_bytes):>12}  {f'limit in {source}' if source else 'free RAM'}")
     for sentence in (*placement.notes, *examined.differences):

@@ -76,6 +76,9 @@ class Loading:
         backend.give_text(TextStack(tokenizer, ChatTemplate.from_metadata(examined.model.metadata, tokenizer)))
         backend.advance("loading the runtime", WEIGHTS_PERCENT)
         share_cores(os.environ)
+        if examined.device.card is not None:
+            # Read when CUDA starts: the chosen card is then the only one, whatever numbers the driver gives.
+            os.environ["CUDA_VISIBLE_DEVICES"] = examined.device.card.uuid
         engine_type = importlib.import_module("appliance.engine.engine").Engine
         # torch counts cores and knows nothing of a container's share of their time.
         importlib.import_module("torch").set_num_threads(examined.machine.cores.usable)
@@ -113,4 +116,6 @@ def _engine_config(examined: Examined) -> EngineConfig:
         draft_min_p=placement.draft_min_p,
         batch_mtp=placement.batch_mtp,
         queue_limit=placement.queue,
+        max_rows=placement.max_rows,
+        span_rows=placement.span_rows,
     )

@@ -32,17 +32,17 @@ def place(machine: Machine, spec: ModelSpec, rig: Rig, *, device: Device) -> Pla
         DoesNotFitError: nothing that the rig allows fits; names the shortfall and what would fit.
     """
     price = partial(size_up, machine=machine, spec=spec, rig=rig, device=device)
-    homes = _homes(machine, spec, rig)
+    homes = _homes(machine, spec, rig, card=device.card is not None)
     smallest: Placement | None = None
     for tokens, parallel in _wanted(spec, rig):
         for placement in map(price, _shapes(tokens, parallel, homes)):
-            if placement.free_bytes >= 0:
+            if placement.fits:
                 return placement
             if smallest is None or placement.total_bytes < smallest.total_bytes:
                 smallest = placement
     if smallest is None:
         raise AssertionError("no placement was tried")
-    raise _refusal(smallest, machine, fits=lambda t, p: any(price(s).free_bytes >= 0 for s in _shapes(t, p, homes)))
+    raise _refusal(smallest, machine, fits=lambda t, p: any(price(s).fits for s in _shapes(t, p, homes)))
 
 
 def _shapes(tokens: int, parallel: int, homes: Sequence[str]) -> Iterator[Shape]:
@@ -70,22 +70,41 @@ def _halves(top: int, *, least: int) -> list[int]:
     return values
 
 
-def _homes(machine: Machine, spec: ModelSpec, rig: Rig) -> Sequence[str]:
+def _homes(machine: Machine, spec: ModelSpec, rig: Rig, *, card: bool) -> Sequence[str]:
     if rig.ngram.home != "auto":
         return (rig.ngram.home,)
+    if card:
+        return ("ram", "vram")
     # A few small reads a token: from RAM when the table costs little of it, else through the page cache.
     return ("ram", "mmap") if ngram_bytes(spec) <= machine.ram.budget_bytes // 4 else ("mmap",)
 
 
 def _refusal(smallest: Placement, machine: Machine, *, fits: Callable[[int, int], bool]) -> DoesNotFitError:
     """The sentence: needed, allowed, by how much, the parts, and the largest that fits."""
-    parts = ", ".join(f"{item.name} {format_size(item.size_bytes)}" for item in smallest.items if item.size_bytes)
+    if smallest.card_free_bytes < 0:
+        return _card_refusal(smallest, fits=fits)
+    parts = _parts(smallest.items)
     limit = f" (limit in {machine.ram.limit_source})" if machine.ram.limit_source else ""
     return DoesNotFitError(
         f"{smallest.parallel} x {smallest.max_tokens} tokens need {format_size(smallest.total_bytes)} and this process "
         f"may use {format_size(smallest.budget_bytes)}{limit}: {format_size(-smallest.free_bytes)} short; {parts}",
         hint=_largest(smallest, fits),
     )
+
+
+def _card_refusal(smallest: Placement, *, fits: Callable[[int, int], bool]) -> DoesNotFitError:
+    needed = sum(item.size_bytes for item in smallest.card_items if item.size_bytes > 0)
+    missing = -smallest.card_free_bytes
+    return DoesNotFitError(
+        f"{smallest.parallel} x {smallest.max_tokens} tokens need {format_size(needed)} on the card and it has "
+        f"{format_size(smallest.card_budget_bytes)} besides its reserve: {format_size(missing)} short; "
+        f"{_parts(smallest.card_items)}",
+        hint=_largest(smallest, fits),
+    )
+
+
+def _parts(items: Sequence[Item]) -> str:
+    return ", ".join(f"{item.name} {format_size(item.size_bytes)}" for item in items if item.size_bytes > 0)
 
 
 def _largest(smallest: Placement, fits: Callable[[int, int], bool]) -> str:

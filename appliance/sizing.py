@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from appliance.card_sizing import HOST_RUNTIME_BYTES, STAGING_BYTES, card_sizes
 from appliance.model.plan import LoadPlan
+from appliance.model.qwen4exp.device_footprint import RING, WINDOW_ROWS
 from appliance.model.qwen4exp.footprint import (
     ngram_bytes,
     slot_bytes,
@@ -14,6 +16,7 @@ from appliance.model.qwen4exp.footprint import (
     window_bytes,
 )
 from appliance.model.qwen4exp.spec import ModelSpec
+from appliance.rig.cards import Card
 from appliance.rig.judge import Device
 from appliance.rig.machine import Machine
 from appliance.rig.schema import Rig
@@ -51,7 +54,12 @@ class Placement:
 
     Attributes:
         items: every part in RAM; their sum is `total_bytes`.
-        budget_bytes: what this process may use.
+        budget_bytes: of RAM that this process may use.
+        card_items: every part on the card; empty on the CPU.
+        card_budget_bytes: what the card has for this process.
+        max_rows, span_rows: rows of the largest window, and of one conversation in it; None where nothing bounds them.
+        expert_pool_bytes: of the card for routed experts; None on the CPU.
+        plain: every launch by itself, without graphs.
         notes: sentences for whoever reads the plan.
         Others: see LoadPlan and EngineConfig.
     """
@@ -72,10 +80,26 @@ class Placement:
     ngram_home: str
     kv_type: str
     notes: tuple[str, ...] = ()
+    card_items: tuple[Item, ...] = ()
+    card_budget_bytes: int = 0
+    max_rows: int | None = None
+    span_rows: int | None = None
+    expert_pool_bytes: int | None = None
+    plain: bool = False
+
+    @property
+    def card_free_bytes(self) -> int:
+        """Budget of the card that is left; negative when it does not fit."""
+        return self.card_budget_bytes - sum(item.size_bytes for item in self.card_items)
+
+    @property
+    def fits(self) -> bool:
+        """Whether RAM and card hold it."""
+        return self.free_bytes >= 0 and self.card_free_bytes >= 0
 
     @property
     def total_bytes(self) -> int:
-        """All parts together."""
+        """All parts in RAM together."""
         return sum(item.size_bytes for item in self.items)
 
     @property
@@ -91,7 +115,8 @@ class Placement:
     @property
     def window_rows(self) -> int:
         """Rows of the longest window: a prompt chunk beside every slot with all its drafts."""
-        return self.parallel * (1 + self.draft_max) + self.prompt_chunk
+        rows = self.parallel * (1 + self.draft_max) + self.prompt_chunk
+        return rows if self.max_rows is None else min(rows, self.max_rows)
 
     def load_plan(self) -> LoadPlan:
         """What the model is told."""
@@ -106,6 +131,8 @@ class Placement:
             ngram_home=self.ngram_home,
             unpack=self.unpack,
             kv_type=self.kv_type,
+            expert_pool_bytes=self.expert_pool_bytes,
+            plain=self.plain,
         )
 
 
@@ -121,6 +148,8 @@ class Shape:
 
 def size_up(shape: Shape, *, machine: Machine, spec: ModelSpec, rig: Rig, device: Device) -> Placement:
     """Prices one shape; it may not fit."""
+    if device.card is not None:
+        return _size_up_card(shape, device.card, machine=machine, spec=spec, rig=rig, device=device)
     draft_max = rig.serving.draft_max if spec.has_draft else 0
     tokens, parallel = shape.tokens, shape.parallel
     draft = draft_max > 0
@@ -162,6 +191,59 @@ def size_up(shape: Shape, *, machine: Machine, spec: ModelSpec, rig: Rig, device
         ngram_home=shape.home,
         kv_type="f32",
         notes=_notes(spec, rig, device),
+    )
+
+
+def _size_up_card(
+    shape: Shape, card: Card, *, machine: Machine, spec: ModelSpec, rig: Rig, device: Device
+) -> Placement:
+    draft_max = rig.serving.draft_max if spec.has_draft else 0
+    page_tokens = _page_tokens(spec)
+    pages = shape.parallel * math.ceil(shape.tokens / page_tokens)
+    sizes = card_sizes(
+        spec,
+        rig,
+        card,
+        tokens=shape.tokens,
+        slots=shape.parallel,
+        pages=pages,
+        page_tokens=page_tokens,
+        draft=draft_max > 0,
+        home=shape.home,
+    )
+    budget = machine.ram.budget_bytes
+    headroom = int(min(max(budget * HEADROOM_SHARE, HEADROOM_LEAST), HEADROOM_MOST))
+    table = ngram_bytes(spec) if shape.home == "ram" else 0
+    return Placement(
+        device=device.name,
+        items=(
+            Item("experts", sizes.host_experts, "pinned, read over PCIe"),
+            Item("n-gram table", table, f"home {shape.home}"),
+            Item("buffers", STAGING_BYTES, "weights on their way to the card"),
+            Item("runtime", RUNTIME_BYTES + HOST_RUNTIME_BYTES, "interpreter, torch, CUDA, tokenizer, server"),
+            Item("headroom", headroom),
+        ),
+        budget_bytes=budget,
+        parallel=shape.parallel,
+        max_tokens=shape.tokens,
+        page_tokens=page_tokens,
+        pages=pages,
+        prompt_chunk=WINDOW_ROWS,
+        draft_max=draft_max,
+        draft_min_p=0.0 if rig.serving.draft_min_p == "auto" else rig.serving.draft_min_p,
+        batch_mtp=rig.serving.batch_mtp,
+        queue=rig.serving.queue,
+        unpack="planes",
+        ngram_home=shape.home,
+        kv_type=sizes.kv_type,
+        notes=_notes(spec, rig, device),
+        card_items=tuple(Item(*line) for line in sizes.lines()),
+        card_budget_bytes=sizes.budget,
+        max_rows=WINDOW_ROWS,
+        # What the ring of raw indexer keys can tell apart.
+        span_rows=RING - spec.block_tokens + 1,
+        expert_pool_bytes=sizes.experts,
+        plain=rig.engine.plain,
     )
 
 

@@ -193,7 +193,7 @@ class SyntheticSource:
             return torch.ones(info.shape, device=self.device)
         if name.endswith("ssm_a"):
             return torch.full(info.shape, -0.5, device=self.device)
-        values = torch.randn(info.shape, generator=self._generator) * float(info.shape[-1]) ** -0.5
+        values = torch.randn(info.shape, generator=self._generator).mul_(float(info.shape[-1]) ** -0.5)
         return values.to(self.device)
 
     def blocks(self, name: str, *, first_row: int = 0, rows: int | None = None) -> torch.Tensor:

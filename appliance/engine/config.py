@@ -27,6 +27,7 @@ class EngineConfig:
         queue_limit: requests that may wait beyond those that have or could have a slot.
         watchdog_s: silence of the engine thread in a window of few rows that counts as a fault (see watchdog.py).
         max_rows: rows of the largest window that the model can compute; None where it sets no bound.
+        span_rows: rows of one conversation in a window, likewise.
         repeat_limit: a run of one same token id this long ends the request as degenerate; 0 never. Does not apply
             to requests without stop tokens (ignore_eos).
 
@@ -45,6 +46,7 @@ class EngineConfig:
     queue_limit: int = 32
     watchdog_s: float = 60.0
     max_rows: int | None = None
+    span_rows: int | None = None
     repeat_limit: int = 256
 
     def __post_init__(self) -> None:
@@ -96,4 +98,5 @@ class EngineConfig:
             batch_mtp=self.batch_mtp,
             repeat_limit=self.repeat_limit,
             window_rows=self.max_rows,
+            span_rows=self.span_rows,
         )

@@ -18,10 +18,9 @@ class CardsTable(Table):
     devices: Auto | Literal["cpu"] | CardList = key(
         "auto",
         'Cards in stage order, as nvidia-smi numbers them, or their UUIDs; "auto": all cards, and without any the CPU '
-        "for the built-in model only.",
+        'for the built-in model only. This version computes on one card; with "auto" it takes the emptiest.',
         allowed='"auto", "cpu", or a list of card numbers or UUIDs, each once',
         example='"cpu"',
-        only=("auto", "cpu"),
     )
     layer_split: Auto | Annotated[tuple[int, ...], Field(min_length=1)] = key(
         "auto",
@@ -37,6 +36,7 @@ class CardsTable(Table):
         allowed='a size such as "700 MiB", or a list with one per card',
         example='"1 GiB"',
         only=(700 * MIB,),
+        on_card=(),
     )
 
 
@@ -49,6 +49,7 @@ class ExpertsTable(Table):
         allowed='"auto", a size, or a list with one per card',
         example='"14.5 GiB"',
         only=("auto",),
+        on_card=(),
     )
     ram: Auto | Literal["pinned", "file"] | Size = key(
         "auto",
@@ -56,6 +57,7 @@ class ExpertsTable(Table):
         allowed='"auto", "pinned", "file", or a size',
         example='"48 GiB"',
         only=("auto",),
+        on_card=("auto", "pinned"),
     )
     misses: Auto | Literal["pcie", "cpu", "split"] = key(
         "auto",
@@ -63,6 +65,7 @@ class ExpertsTable(Table):
         allowed='"auto", "pcie", "cpu" or "split"',
         example='"pcie"',
         only=("auto",),
+        on_card=("auto", "pcie"),
     )
     profile: Text = key(
         "auto",
@@ -77,4 +80,5 @@ class ExpertsTable(Table):
         allowed="0 to 1000000",
         example="0",
         only=(4,),
+        on_card=(0, 4),
     )

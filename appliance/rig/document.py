@@ -57,17 +57,23 @@ def _section(title: str, table: type[Table]) -> str:
     for key, field in table.model_fields.items():
         told = facts(field)
         default = value_text(table, key, field.default)
-        only = "" if told.only is None else " or ".join(value_text(table, key, value) for value in told.only)
+        only = _only(table, key, told.only)
+        if told.on_card is not None:
+            only += f"; on a card {_only(table, key, told.on_card or None) or 'all of them'}"
         cells = (
             f"`{key}`",
             told.says,
             told.allowed,
             _code(default),
             _code(told.example),
-            f"only {only}" if only else "",
+            only,
         )
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join([*lines, ""])
+
+
+def _only(table: type[Table], key: str, values: tuple[object, ...] | None) -> str:
+    return "" if values is None else "only " + " or ".join(value_text(table, key, value) for value in values)
 
 
 def _code(text: str) -> str:

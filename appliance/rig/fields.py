@@ -28,35 +28,54 @@ class KeyFacts:
         allowed: what is accepted, in words.
         example: a value as TOML writes it.
         only: the values this version honours; None for all that are allowed.
+        on_card: those it honours where a card computes, instead of `only`; empty for all that are allowed.
     """
 
     says: str
     allowed: str
     example: str
     only: tuple[object, ...] | None
+    on_card: tuple[object, ...] | None = None
+
+    def honoured(self, *, card: bool) -> tuple[object, ...] | None:
+        """The values that are honoured on the CPU or on a card; None for all that are allowed."""
+        if card and self.on_card is not None:
+            return self.on_card or None
+        return self.only
 
 
-def key(default: Any, says: str, *, allowed: str, example: str, only: tuple[object, ...] | None = None) -> Any:
+def key(
+    default: Any,
+    says: str,
+    *,
+    allowed: str,
+    example: str,
+    only: tuple[object, ...] | None = None,
+    on_card: tuple[object, ...] | None = None,
+) -> Any:
     """A key of a table.
 
     `only` names the values this version can honour; every other allowed value is refused as "not available in this
-    version" and not ignored.
+    version" and not ignored. `on_card` takes its place where a card computes; empty: everything that is allowed.
     """
     extra: dict[str, Any] = {"allowed": allowed, "example": example}
     if only is not None:
         extra["only"] = list(only)
+    if on_card is not None:
+        extra["on_card"] = list(on_card)
     return Field(default=default, description=says, json_schema_extra=extra)
 
 
 def facts(field: FieldInfo) -> KeyFacts:
     """Reads back what `key` stored."""
     extra = cast("dict[str, Any]", field.json_schema_extra or {})
-    only = extra.get("only")
+    only, on_card = extra.get("only"), extra.get("on_card")
     return KeyFacts(
         says=field.description or "",
         allowed=extra.get("allowed", ""),
         example=extra.get("example", ""),
         only=None if only is None else tuple(only),
+        on_card=None if on_card is None else tuple(on_card),
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from appliance.errors import MachineError
+from appliance.rig.cards import Card
 from appliance.rig.describe import value_text
 from appliance.rig.fields import facts
 from appliance.rig.load import LoadedRig
@@ -31,10 +32,17 @@ class ModelFacts(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """What computes, and a sentence on why, for log, status and readiness; "" when it is what the rig says."""
+    """What computes, and a sentence on why, for log, status and readiness; "" when it is what the rig says.
+
+    Attributes:
+        name: "cpu", or "cuda:0" for the card, which is the only one that the process then sees.
+        note: why, or "".
+        card: the card; None on the CPU.
+    """
 
     name: str
     note: str
+    card: Card | None = None
 
 
 def judge(loaded: LoadedRig, machine: Machine, spec: ModelFacts | None) -> list[Problem]:
@@ -45,7 +53,9 @@ def judge(loaded: LoadedRig, machine: Machine, spec: ModelFacts | None) -> list[
         machine: where it shall run.
         spec: the model; None before its header was read, which leaves out what needs it.
     """
-    problems = not_available(loaded, without=() if spec else ("cards.layer_split",))
+    card = any(unusable(one) is None for one in _cards_of(loaded.rig, machine))
+    problems = not_available(loaded, card=card, without=() if spec else ("cards.layer_split",))
+    problems += _unknown_cards(loaded, machine)
     if spec is None:
         return problems
     split = loaded.rig.cards.layer_split
@@ -69,24 +79,37 @@ def judge(loaded: LoadedRig, machine: Machine, spec: ModelFacts | None) -> list[
     return problems
 
 
-def not_available(loaded: LoadedRig, *, without: tuple[str, ...] = ()) -> list[Problem]:
-    """Keys before their time: allowed values that this version cannot honour yet."""
+def not_available(loaded: LoadedRig, *, card: bool = False, without: tuple[str, ...] = ()) -> list[Problem]:
+    """Keys before their time: allowed values that this version cannot honour yet, on the CPU or on a card."""
     problems = []
     for table_name, table in TABLES.items():
         values = getattr(loaded.rig, table_name)
         for key_name, field in table.model_fields.items():
-            only = facts(field).only
+            only = facts(field).honoured(card=card)
             value = getattr(values, key_name)
             dotted = f"{table_name}.{key_name}"
             if only is None or value in only or dotted in without:
                 continue
             allowed = " or ".join("absent" if v is None else value_text(table, key_name, v) for v in only)
             says = f"found {value_text(table, key_name, value)}, not available in this version"
-            problems.append(_at(loaded, dotted, says, allowed=allowed, hint=_HINTS.get(dotted, "")))
+            problems.append(_at(loaded, dotted, says, allowed=allowed))
     return problems
 
 
-_HINTS = {"cards.devices": 'this version computes on the CPU: write devices = "cpu", or leave the key out'}
+def _unknown_cards(loaded: LoadedRig, machine: Machine) -> list[Problem]:
+    """Listed cards that are not here, or more of them than this version uses."""
+    devices = loaded.rig.cards.devices
+    if isinstance(devices, str):
+        return []
+    seen = ", ".join(f"{card.index} ({card.uuid})" for card in machine.cards.cards) or machine.cards.note or "none"
+    missing = [name for name in devices if _find(machine, name) is None]
+    if missing:
+        says = f"found {found_text(devices)}, and this machine has no card {missing[0]}"
+        return [_at(loaded, "cards.devices", says, allowed=f"cards here: {seen}")]
+    if len(devices) > 1:
+        says = f"found {found_text(devices)}, several cards are not available in this version"
+        return [_at(loaded, "cards.devices", says, allowed='"auto", "cpu" or one card', hint="name the largest")]
+    return []
 
 
 def split_problem(split: tuple[int, ...], *, cards: int, layers: int) -> tuple[str, str, str] | None:
@@ -137,18 +160,52 @@ def choose_device(loaded: LoadedRig, machine: Machine) -> Device:
     rig = loaded.rig
     if rig.cards.devices == "cpu":
         return Device("cpu", "")
-    cards = machine.cards.cards
+    usable = [card for card in _cards_of(rig, machine) if unusable(card) is None]
+    if usable:
+        best = max(usable, key=lambda card: card.free_bytes or 0)
+        others = len(_cards_of(rig, machine)) - 1
+        note = f"this version computes on one card; the other {others} stay idle" if others else ""
+        return Device("cuda:0", note, best)
+    cards = _cards_of(rig, machine)
     if cards:
-        names = ", ".join(sorted({card.name for card in cards}))
-        reason = f"this version does not compute on cards yet ({len(cards)} seen: {names})"
+        reason = f"no card here can be used: {'; '.join(f'{c.name}: {unusable(c)}' for c in cards)}"
     else:
         reason = machine.cards.note or "no card"
+    if rig.cards.devices != "auto":
+        raise MachineError(f"{loaded.where('cards.devices')}: {reason}", hint='write devices = "cpu" or another card')
     if rig.model.path != BUILTIN:
         raise MachineError(
             f"{loaded.where('model.path')}: {rig.model.path} needs a card, and {reason}",
             hint='to serve it on the CPU, slowly, write devices = "cpu" in [cards]',
         )
     return Device("cpu", f"the built-in model runs on the CPU: {reason}")
+
+
+LEAST_CAPABILITY = (8, 0)
+
+
+def unusable(card: Card) -> str | None:
+    """Why the kernels cannot run on a card; None when they can."""
+    if card.capability is None or card.vram_bytes is None:
+        return "the driver does not say what it is"
+    major, _, minor = card.capability.partition(".")
+    if (int(major), int(minor or 0)) < LEAST_CAPABILITY:
+        return f"its compute capability is {card.capability}, and at least 8.0 is needed"
+    return None
+
+
+def _cards_of(rig: Rig, machine: Machine) -> list[Card]:
+    """Cards that the rig means, as far as they are here."""
+    devices = rig.cards.devices
+    if devices == "cpu":
+        return []
+    if devices == "auto":
+        return list(machine.cards.cards)
+    return [card for card in (_find(machine, name) for name in devices) if card is not None]
+
+
+def _find(machine: Machine, name: int | str) -> Card | None:
+    return next((card for card in machine.cards.cards if name in (card.index, card.uuid)), None)
 
 
 def machine_differences(loaded: LoadedRig, machine: Machine) -> list[str]:

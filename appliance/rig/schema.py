@@ -56,6 +56,7 @@ class ContextTable(Table):
         allowed='"auto", "f32", "bf16" or "int8"',
         example='"f32"',
         only=("auto", "f32"),
+        on_card=(),
     )
     kv_home: Auto | Literal["vram", "ram"] = key(
         "auto",
@@ -85,6 +86,7 @@ class NgramTable(Table):
         allowed='"auto", "vram", "ram", "direct" or "mmap"',
         example='"mmap"',
         only=("auto", "ram", "direct", "mmap"),
+        on_card=("auto", "ram", "vram"),
     )
 
 

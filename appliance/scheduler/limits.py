@@ -18,6 +18,7 @@ class Limits:
         batch_mtp: drafts in every window; False: only while one conversation decodes.
         repeat_limit: length of a run of one token id that ends a request; 0 never.
         window_rows: rows of the largest window, at least one for each slot; None where only the others bound it.
+        span_rows: rows of one prompt in a window; None where only the others bound it.
     """
 
     slots: int
@@ -28,6 +29,7 @@ class Limits:
     batch_mtp: bool
     repeat_limit: int
     window_rows: int | None = None
+    span_rows: int | None = None
 
     def drafts_of(self, sessions: int) -> int:
         """Drafts for each conversation that leave all `sessions` of them a fair share of a window's rows."""

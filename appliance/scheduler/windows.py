@@ -41,7 +41,8 @@ def build_turn(decoding: Sequence[Session], reading: Sequence[Session], *, limit
     spans = [_decode_span(session) for session in decoding]
     scorers = sum(session.request.prompt_logprobs is not None for session in reading)
     scored_rows = max(1, limits.scored_chunk // max(1, scorers))
-    wants = [_wanted_rows(session, scored_rows=scored_rows) for session in reading]
+    most = limits.span_rows or limits.prompt_chunk
+    wants = [min(most, _wanted_rows(session, scored_rows=scored_rows)) for session in reading]
     readers: list[Session] = []
     budget = limits.prompt_rows(sum(len(span.tokens) for span in spans))
     for session, rows in zip(reading, fair_shares(wants, budget), strict=True):

@@ -56,7 +56,7 @@ def test_check_says_what_is_served(rig: Path, capsys: pytest.CaptureFixture[str]
             "x.gguf",
             id="no such model",
         ),
-        pytest.param("[cards]\ndevices = [0]\n", [], ExitCode.RIG, "not available in this version", id="CTR-03 card 0"),
+        pytest.param("[cards]\ndevices = [0]\n", [], ExitCode.RIG, "no card 0", id="CTR-03 card 0"),
         pytest.param("[cards]\nlayer_split = [4, 4]\n", [], ExitCode.RIG, "two cards", id="CFG-01 split"),
         pytest.param("[context]\nmax_tokens = 5000\n", [], ExitCode.RIG, "write 4096", id="context beyond the model"),
     ],

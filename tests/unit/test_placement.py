@@ -12,6 +12,7 @@ import torch
 from appliance.errors import DoesNotFitError, ExitCode
 from appliance.examine import BUILTIN_MODEL
 from appliance.gguf.reader import open_set
+from appliance.model.qwen4exp.device_footprint import HOST_TILE_WORDS, TILE_WORDS, WIDE_TILE_WORDS
 from appliance.model.qwen4exp.load import load_model
 from appliance.model.qwen4exp.spec import ModelSpec, read_spec
 from appliance.placement import Placement, place
@@ -19,7 +20,8 @@ from appliance.rig.judge import Device
 from appliance.rig.load import load_text
 from appliance.rig.size import GIB, MIB
 from appliance.sizing import HEADROOM_LEAST, RUNTIME_BYTES
-from tests.builders.machines import machine
+from kernels.planes import FORMATS, formats_of
+from tests.builders.machines import card, machine
 
 CPU = Device("cpu", "")
 
@@ -193,3 +195,42 @@ def test_empty_parts_take_nothing(spec: ModelSpec) -> None:
 def test_prompt_windows_grow_with_the_cores(spec: ModelSpec) -> None:
     assert placed(spec, cores=2).prompt_chunk < placed(spec, cores=16).prompt_chunk
     assert placed(spec, "[serving]\nprompt_chunk = 100\n", cores=16).prompt_chunk == 100
+
+
+def on_card(spec: ModelSpec, rig: str = "", *, vram_bytes: int = 32 * GIB, ram_bytes: int = 64 * GIB) -> Placement:
+    here = card(vram_bytes=vram_bytes)
+    device = Device("cuda:0", "", here)
+    return place(machine(ram_bytes=ram_bytes, cards=1), spec, load_text(rig).rig, device=device)
+
+
+def test_a_card_holds_everything_it_can(spec: ModelSpec) -> None:
+    found = on_card(spec)
+    experts = next(item for item in found.card_items if item.name == "card: experts")
+    assert "100.0%" in experts.note
+    assert size_of(found, "experts") == 0
+    assert found.fits
+    assert (found.max_rows, found.span_rows, found.kv_type) == (40, 13, "bf16")
+    assert found.load_plan().expert_pool_bytes == experts.size_bytes
+
+
+def test_experts_that_the_card_cannot_hold_stay_in_ram(spec: ModelSpec) -> None:
+    """MEM-05: what is left after everything else is the cache, and the rest is priced in RAM."""
+    whole = on_card(spec).card_items[1].size_bytes
+    rig = '[experts]\ncache = "4 MiB"\n'
+    part = on_card(spec, rig)
+    assert part.card_items[1].size_bytes == 4 * MIB
+    assert size_of(part, "experts") == pytest.approx(whole - 4 * MIB, rel=0.01)
+
+
+def test_a_card_too_small_is_refused_with_numbers(spec: ModelSpec) -> None:
+    with pytest.raises(DoesNotFitError, match="on the card and it has") as caught:
+        on_card(spec, vram_bytes=2 * GIB, rig="[serving]\nparallel = 8\n[context]\nmax_tokens = 4096\n")
+    assert "short; card: weights" in str(caught.value)
+
+
+def test_the_planes_of_the_footprint_are_those_of_the_kernels() -> None:
+    for name, words in TILE_WORDS.items():
+        assert formats_of(name)[0].tile_words == words, name
+    assert FORMATS["wide"].tile_words == WIDE_TILE_WORDS
+    for name, words in HOST_TILE_WORDS.items():
+        assert words in {form.tile_words for form in formats_of(name)}, name

@@ -44,6 +44,10 @@ TILE_WORDS: Final[dict[str, int]] = {
     "IQ1_M": 432,
 }
 WIDE_TILE_WORDS: Final = 1280
+# Where pinned RAM has a smaller form than the card.
+HOST_TILE_WORDS: Final[dict[str, int]] = {"IQ3_S": 448}
+MOST_SPLITS: Final = 64
+"""Of a row's attention between programs."""
 KV_BYTES: Final = {"f32": 4, "bf16": 2, "int8": 1}
 
 
@@ -83,6 +87,12 @@ def expert_bytes(spec: ModelSpec, *, draft: bool) -> ExpertBytes:
     return ExpertBytes(layers=tuple(_one_expert(spec, layer) for layer in layers), count=spec.experts)
 
 
+def host_expert_bytes(spec: ModelSpec, *, draft: bool) -> int:
+    """All routed experts as pinned RAM holds them."""
+    layers = range(spec.trunk_layers + int(draft))
+    return sum(_one_expert(spec, layer, host=True) for layer in layers) * spec.experts
+
+
 def dense_bytes(spec: ModelSpec, *, draft: bool) -> int:
     """Everything but routed experts and the n-gram table."""
     total = 0
@@ -110,17 +120,18 @@ def slot_bytes(spec: ModelSpec, *, page_tokens: int, kv_type: str, draft: bool) 
     return SlotBytes(fixed=fixed * FLOAT, page=2 * (full + int(draft)) * tokens * each + pooled)
 
 
-def _one_expert(spec: ModelSpec, layer: int) -> int:
+def _one_expert(spec: ModelSpec, layer: int, *, host: bool = False) -> int:
+    table = TILE_WORDS | HOST_TILE_WORDS if host else TILE_WORDS
     block, ff = f"blk.{layer}", math.ceil(spec.expert_ff / TILE_COLUMNS) * TILE_COLUMNS
     fused = spec.tensors.get(f"{block}.ffn_gate_up_exps.weight")
     if fused is not None:
-        words = TILE_WORDS[fused.type.name]
+        words = table[fused.type.name]
     else:
         types = {spec.tensors[f"{block}.ffn_{name}_exps.weight"].type.name for name in ("gate", "up")}
-        words = TILE_WORDS[types.pop()] if len(types) == 1 else WIDE_TILE_WORDS
+        words = table[types.pop()] if len(types) == 1 else WIDE_TILE_WORDS
     down = spec.tensors[f"{block}.ffn_down_exps.weight"]
     gate_up = plane_bytes(words, rows=2 * ff, columns=spec.hidden)
-    return gate_up + plane_bytes(TILE_WORDS[down.type.name], rows=spec.hidden, columns=spec.expert_ff)
+    return gate_up + plane_bytes(table[down.type.name], rows=spec.hidden, columns=spec.expert_ff)
 
 
 def _dense(name: str, tensor: TensorInfo) -> int:

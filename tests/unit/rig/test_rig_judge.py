@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
 from appliance.errors import ExitCode, MachineError
 from appliance.rig.judge import choose_device, judge, machine_differences, split_problem
 from appliance.rig.load import load_text
+from appliance.rig.machine import Machine
 from appliance.rig.size import GIB
 from tests.builders.machines import machine
 
@@ -71,7 +72,6 @@ def test_split_without_two_cards() -> None:
 @pytest.mark.parametrize(
     ("text", "key"),
     [
-        pytest.param("[cards]\ndevices = [0]\n", "cards.devices", id="cards"),
         pytest.param('[cards]\nvram_reserve = "1 GiB"\n', "cards.vram_reserve", id="reserve"),
         pytest.param('[model]\nvision_path = "x"\n', "model.vision_path", id="vision"),
         pytest.param('[experts]\nram = "file"\n', "experts.ram", id="experts"),
@@ -101,20 +101,58 @@ def test_context_beyond_the_trained_length() -> None:
 
 def test_built_in_model_runs_on_the_cpu_and_says_so() -> None:
     """CTR-03"""
-    for cards, words in ((0, "no card"), (2, "does not compute on cards yet (2 seen")):
-        device = choose_device(load_text(""), machine(cards=cards))
-        assert device.name == "cpu"
-        assert words in device.note
+    device = choose_device(load_text(""), machine())
+    assert device.name == "cpu"
+    assert "no card" in device.note
 
 
-@pytest.mark.parametrize("cards", [0, 1])
-def test_another_model_never_runs_silently_on_the_cpu(cards: int) -> None:
+def old(capability: str) -> Machine:
+    """A machine with one card of that capability."""
+    here = machine(cards=1)
+    (one,) = here.cards.cards
+    return replace(here, cards=replace(here.cards, cards=(replace(one, capability=capability),)))
+
+
+@pytest.mark.parametrize("here", [machine(), old("7.5")], ids=["no card", "card too old"])
+def test_another_model_never_runs_silently_on_the_cpu(here: Machine) -> None:
     """CTR-03"""
     loaded = load_text('[model]\npath = "/models/a.gguf"\n')
     with pytest.raises(MachineError) as caught:
-        choose_device(loaded, machine(cards=cards))
+        choose_device(loaded, here)
     assert caught.value.exit_code is ExitCode.MACHINE
     assert 'devices = "cpu"' in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("devices", "cards", "index"),
+    [('"auto"', 1, 0), ('"auto"', 3, 0), ("[1]", 3, 1), ('["GPU-00000002"]', 3, 2)],
+    ids=["the only one", "one of several", "by number", "by UUID"],
+)
+def test_a_card_computes(devices: str, cards: int, index: int) -> None:
+    here = machine(cards=cards)
+    loaded = load_text(f"[cards]\ndevices = {devices}\n")
+    assert judge(loaded, here, Facts()) == []
+    device = choose_device(loaded, here)
+    assert device.name == "cuda:0"
+    assert device.card is not None
+    assert device.card.index == index
+    assert ("stay idle" in device.note) == (devices == '"auto"' and cards > 1)
+
+
+@pytest.mark.parametrize(
+    ("devices", "cards", "says"),
+    [("[0]", 0, "no card 0"), ('["GPU-9"]', 1, "no card GPU-9"), ("[0, 1]", 2, "several cards are not available")],
+)
+def test_cards_that_cannot_be_had(devices: str, cards: int, says: str) -> None:
+    (problem,) = judge(load_text(f"[cards]\ndevices = {devices}\n"), machine(cards=cards), Facts())
+    assert problem.key == "cards.devices"
+    assert says in problem.says
+
+
+@pytest.mark.parametrize("text", ['[context]\nkv = "int8"\n', '[cards]\nvram_reserve = "2 GiB"\n'])
+def test_some_keys_are_honoured_on_a_card_only(text: str) -> None:
+    assert judge(load_text(text), machine(cards=1), Facts()) == []
+    assert judge(load_text(text), machine(), Facts()) != []
 
 
 def test_another_model_runs_on_the_cpu_when_told_so() -> None:
