@@ -298,9 +298,10 @@ def main() -> None:
         attend, layer = bench.time(bench.attend), bench.time(bench.layer)
         dense = bench.time(partial(bench.attend, dense=True), layers=3)
         moved = case.rows * min(case.context, BUDGET * BLOCK) * KV_HEADS * DIM * 2 * (1 if kv == torch.int8 else 2)
+        times = f"prepare {prepare:.1f}, select {select:.1f}, attend {attend:.1f} ({moved / attend / 1e3:.0f} GB/s)"
+        whole = f"layer {layer:.1f}, 12 layers {layer * LAYERS / 1000:.2f} ms"
         print(
-            f"{name}: prepare {prepare:.1f}, select {select:.1f}, "
-            f"attend {attend:.1f} ({moved / attend / 1e3:.0f} GB/s), layer {layer:.1f}, 12 layers {layer * LAYERS / 1000:.2f} ms; dense {dense:.1f}",
+            f"{name}: {times}, {whole}; dense {dense:.1f}",
             flush=True,
         )
         torch.cuda.empty_cache()
