@@ -274,8 +274,8 @@ def test_every_storage_of_keys_and_values(device: str, name: str) -> None:
 @pytest.mark.parametrize(
     ("dense", "dtype"), [(False, torch.float32), (True, torch.bfloat16)], ids=["sparse-exact", "dense-bf16"]
 )
-def test_company_bucket_and_repetition_change_no_bit(device: str, dense: bool, dtype: torch.dtype) -> None:
-    """The same rows alone in the smallest bucket, among others in a larger one, as one span or several, and again."""
+def test_company_bucket_and_spans_change_no_bit(device: str, dense: bool, dtype: torch.dtype) -> None:
+    """The same rows alone in the smallest bucket, among others in a larger one, in short spans and long ones."""
     texts = Texts(device)
     results = []
     for spans, bucket in (
