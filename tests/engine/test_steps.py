@@ -1,0 +1,129 @@
+"""The two ways of stepping: a model that draws and accepts itself gives the answers of the plain order."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+import torch
+
+from appliance.model.interface import Ask, Stepped
+from appliance.model.window import Commit, Window
+from appliance.scheduler.request import SamplingParams
+from kernels.sampling import Rules
+from tests.builders.fake_model import FakeModel, mixed
+from tests.engine.harness import GREEDY, PROMPTS, collect, play, running
+
+ROWS = 12
+SPAN = 5
+
+
+class SteppingModel(FakeModel):
+    """Implements StepModel on top of the checks of FakeModel, greedily."""
+
+    def __init__(self, *, lie: int = 0) -> None:
+        super().__init__(draft_right=mixed)
+        self.steps = 0
+        self.lie = lie
+
+    def open_rules(self, slot: int, rules: Rules, *, stops: Sequence[int], first_stop: int) -> bool:
+        return rules.temperature == 0
+
+    def step(self, window: Window, asks: Sequence[Ask]) -> tuple[Stepped, ...]:
+        self.steps += 1
+        assert window.rows <= ROWS
+        best = self.forward(window).argmax(1).tolist()
+        found, commits, first = [], [], 0
+        for span, ask in zip(window.spans, asks, strict=True):
+            rows = best[first : first + span.logit_rows]
+            first += span.logit_rows
+            drawn = [] if ask.next_token is not None else rows[-span.draft_count - 1 :]
+            drafts = span.tokens[len(span.tokens) - span.draft_count :]
+            right = 0
+            while right < len(drafts) and drawn[right] == drafts[right]:
+                right += 1
+            kept = len(span.tokens) - len(drafts) + right
+            after = ask.next_token if ask.next_token is not None else drawn[right]
+            found.append((span.slot, drawn, kept))
+            commits.append(Commit(slot=span.slot, kept=kept, next_token=after, draft_max=ask.draft_max))
+        proposed = {draft.slot: draft for draft in self.advance(commits, greedy)}
+        return tuple(
+            Stepped(
+                slot=slot,
+                tokens=tuple(drawn),
+                finite=(True,) * len(drawn),
+                kept=kept + self.lie,
+                drafts=proposed[slot].tokens if slot in proposed else (),
+                probabilities=proposed[slot].probabilities if slot in proposed else (),
+            )
+            for slot, drawn, kept in found
+        )
+
+
+def greedy(
+    logits: torch.Tensor, *, slots: Sequence[int], positions: Sequence[int]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    best = logits.argmax(1)
+    return best, torch.softmax(logits, 1).gather(1, best.unsqueeze(1)).squeeze(1)
+
+
+def test_answers_of_a_model_that_steps() -> None:
+    """Prompts in small pieces, drafts right and wrong, several conversations: the answers of the plain order."""
+    model = SteppingModel()
+
+    async def scenario() -> None:
+        async with running(model, max_rows=ROWS, span_rows=SPAN) as run:
+            answers = await asyncio.gather(*(collect(run.ask(prompt, 24)) for prompt in PROMPTS))
+            for prompt, answer in zip(PROMPTS, answers, strict=True):
+                assert answer.ids == model.greedy(prompt, 24)
+            assert sum(run.status().drafts.accepted) > 0
+            assert run.faults == []
+
+    play(scenario)
+    assert model.steps == len(model.windows) - 2  # the self-test's two prompts go the plain way
+    assert all(len(span.tokens) <= SPAN for window in model.windows[2:] for span in window.spans)
+
+
+def test_what_a_step_cannot_draw_goes_the_plain_way() -> None:
+    model = SteppingModel()
+
+    async def scenario() -> None:
+        async with running(model, max_rows=ROWS) as run:
+            one, two = await asyncio.gather(
+                collect(run.ask(PROMPTS[1], 6, top_logprobs=2)),
+                collect(run.ask(PROMPTS[2], 6, sampling=SamplingParams(temperature=0.7, seed=3))),
+            )
+            assert one.ids == model.greedy(PROMPTS[1], 6)
+            assert len(one.logprobs) == 6
+            assert len(two.ids) == 6
+            assert model.steps == 0
+            assert (await collect(run.ask(PROMPTS[3], 6, sampling=GREEDY))).ids == model.greedy(PROMPTS[3], 6)
+            assert model.steps > 0
+
+    play(scenario)
+
+
+def test_a_device_that_kept_other_rows_is_a_fault() -> None:
+    model = SteppingModel(lie=1)
+
+    async def scenario() -> None:
+        async with running(model, max_rows=ROWS) as run:
+            answer = await collect(run.ask(PROMPTS[1], 6))
+            assert answer.finished.fatal
+            assert "their states differ" in (answer.finished.error or "")
+
+    play(scenario)
+
+
+@pytest.mark.parametrize(("slots", "rows", "fits"), [(4, 4, True), (4, 3, False)])
+def test_slots_need_a_row_each(slots: int, rows: int, fits: bool) -> None:
+    from appliance.engine.config import EngineConfig
+    from appliance.errors import RigError
+
+    sizes = {"slots": slots, "page_tokens": 4, "pages": 64, "max_tokens": 64, "max_rows": rows}
+    if fits:
+        assert EngineConfig(**sizes).window_rows == rows
+    else:
+        with pytest.raises(RigError, match="windows of as many rows"):
+            EngineConfig(**sizes)
