@@ -35,7 +35,8 @@ class ApplianceBackend:
         self._on_fault = on_fault
         self._lock = threading.Lock()
         # Readiness is open to everybody: it says what computes; why is for the log and the status page.
-        device = examined.placement.device + (": the built-in model runs on the CPU" if examined.device.note else "")
+        on_cpu = bool(examined.device.note) and examined.device.card is None
+        device = examined.placement.device + (": the built-in model runs on the CPU" if on_cpu else "")
         self._readiness = Readiness(stage="opening the model", percent=0, ready=False, device=device)
         self._handle: EngineHandle | None = None
         self._text: TextStack | None = None

@@ -15,12 +15,15 @@ from appliance.errors import ApplianceError, ExitCode
 from appliance.examine import Examined
 from appliance.log import say, warn
 from appliance.memory import private_bytes
+from appliance.placement import Placement
 from appliance.rig.size import format_size
 from appliance.server.backend import TextStack
 from appliance.server.serve import Service
 from appliance.text.template import ChatTemplate
 from appliance.text.tokenizer import Tokenizer
 
+# On a card the first window of its size compiles kernels, which takes minutes where none are cached.
+WATCHDOG_S, CARD_WATCHDOG_S = 60.0, 900.0
 TEXT_PERCENT, WEIGHTS_PERCENT, TEST_PERCENT = 2, 5, 95
 
 
@@ -99,9 +102,19 @@ class Loading:
             measured, planned = private_bytes() - before, examined.placement.model_bytes
             more = format_size(measured - planned)
             say("memory", planned=format_size(planned), measured=format_size(measured), more=more)
+            if examined.placement.card_items:
+                _say_card(examined.placement)
             say("ready", seconds=time.monotonic() - began, model=backend.model().id, device=backend.readiness().device)
 
         engine.run(self._loop, ready=ready)
+
+
+def _say_card(placement: Placement) -> None:
+    """The card's memory as planned and as allocated, both without CUDA's own."""
+    planned = sum(item.size_bytes for item in placement.card_items if item.name != "card: runtime")
+    measured = importlib.import_module("torch").cuda.memory_allocated()
+    more = format_size(measured - planned)
+    say("card memory", planned=format_size(planned), measured=format_size(measured), more=more)
 
 
 def _engine_config(examined: Examined) -> EngineConfig:
@@ -116,6 +129,7 @@ def _engine_config(examined: Examined) -> EngineConfig:
         draft_min_p=placement.draft_min_p,
         batch_mtp=placement.batch_mtp,
         queue_limit=placement.queue,
+        watchdog_s=WATCHDOG_S if placement.max_rows is None else CARD_WATCHDOG_S,
         max_rows=placement.max_rows,
         span_rows=placement.span_rows,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -183,6 +184,8 @@ def _time(model: DeviceModel, bench: Bench, *, gbps: float, rows: int, per_seque
         after.record()
         wall = time.perf_counter() - began
         torch.cuda.synchronize()
+        if number == 0 and wall > 1.0:
+            print(f"windows of {rows} rows: kernels compiled in {wall:.0f} s", file=sys.stderr, flush=True)
         if number >= WARM:
             walls.append(wall * 1e3)
             events.append(before.elapsed_time(after))

@@ -30,9 +30,9 @@ def spec_of(case: str) -> ModelSpec:
 
 
 def plan_of(*, slots: int = 2, tokens: int = 320, draft_max: int = 3, **plan: object) -> LoadPlan:
-    """Exact arithmetic, pages for every slot at its longest."""
+    """Exact arithmetic, launch by launch, pages for every slot at its longest."""
     pages = -(-(tokens + 8) // PAGE)
-    sizes: dict[str, object] = {"kv_type": "f32", "exact": True, "ngram_home": "vram", **plan}
+    sizes: dict[str, object] = {"kv_type": "f32", "exact": True, "ngram_home": "vram", "plain": True, **plan}
     return LoadPlan(
         device=DEVICE,
         slots=slots,

@@ -16,7 +16,7 @@ from tests.device.models import ON_CARD, ORACLE, greedy, load, open_slot, read, 
 
 TOLERANCE = 2e-4
 CASES = ("base4", "hc2", "moe32", "realhead") if ON_CARD else ("base4", "hc2")
-# Rows in the interpreter cost seconds each.
+# Rows in the interpreter cost seconds each; on a card every bucket costs its compilation, so all windows have 10 or 1.
 SHORT = 21 if ON_CARD else 3
 
 
@@ -46,7 +46,7 @@ def near(found: NDArray[np.float32], wanted: NDArray[np.float32]) -> None:
     assert float(np.abs(found - wanted).max()) <= TOLERANCE
 
 
-@pytest.mark.parametrize("parts", [(13,), (1,), (7, 1, 4)] if ON_CARD else [(2, 1)], ids=str)
+@pytest.mark.parametrize("parts", [(10,), (1,)] if ON_CARD else [(2, 1)], ids=str)
 def test_short_prompt_in_parts(case: str, parts: tuple[int, ...]) -> None:
     arrays, model = expected(case), trunk(case)
     open_slot(model, 1)
@@ -60,7 +60,7 @@ def test_short_prompt_in_parts(case: str, parts: tuple[int, ...]) -> None:
 def test_long_prompt(case: str, prompt: str) -> None:
     arrays, model = expected(case), loaded(case)
     open_slot(model, 1)
-    near(read(model, 1, arrays[f"{prompt}_ids"], (13, 5, 12), following=0), arrays[f"{prompt}_logits"])
+    near(read(model, 1, arrays[f"{prompt}_ids"], (10,), following=0), arrays[f"{prompt}_logits"])
 
 
 @pytest.mark.skipif(not ON_CARD, reason="needs a CUDA card: minutes in the interpreter")
@@ -68,8 +68,8 @@ def test_draft_chain(case: str) -> None:
     arrays, model = expected(case), loaded(case)
     open_slot(model, 1)
     ids, following = arrays["p70_ids"], int(arrays["mtp70_next_ids"][-1])
-    read(model, 1, ids[:65], (13,), following=int(ids[65]))
-    _, draft = window(model, 1, ids[65:], following=following, ask=3)
+    read(model, 1, ids[:60], (10,), following=int(ids[60]))
+    _, draft = window(model, 1, ids[60:], following=following, ask=3)
     assert list(draft.tokens) == arrays["mtp70_global_dense_chain_ids"].tolist()
 
 

@@ -279,7 +279,7 @@ FIRST_ROWS = (1, 6, 12)
 def load_device_model(spec: ModelSpec, plan: LoadPlan, progress: Callable[[str, int], None]) -> DeviceModel:
     """Loads weights, makes the state, and captures the first windows."""
     model = DeviceModel(spec, plan, load_stages(spec, plan, progress))
-    if torch.device(plan.device).type == "cuda":
+    if torch.device(plan.device).type == "cuda" and not plan.plain:
         steps = plan.draft_max if model.can_draft else 0
         for rows in FIRST_ROWS:
             progress("compiling kernels", 98)
