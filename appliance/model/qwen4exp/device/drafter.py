@@ -72,9 +72,9 @@ class Drafter:
         spans = work.run.rows.rows
         last = verdict.last_row[:spans]
         torch.index_select(x, 0, last, out=work.run.buffers.x)
-        # Parts lie as [rows, terms, hidden].
-        torch.index_select(pending.parts.transpose(0, 1), 0, last, out=work.parts)
         torch.index_select(pending.gate, 0, last, out=work.gate)
+        # Last, because the read that follows looks at streams and gate before it waits for the launch before it.
+        torch.index_select(pending.parts.transpose(0, 1), 0, last, out=work.parts)
 
     def logits(self, work: ChainWork, pending: Pending) -> torch.Tensor:
         """float32 [spans, vocabulary] of the chain's rows; valid until the next call."""

@@ -48,8 +48,9 @@ class LoadedStages:
             parts = torch.zeros_like(pending.parts.transpose(0, 1).contiguous(), device=after.device)
             self._handed[key] = Pending(parts.transpose(0, 1), torch.zeros_like(pending.gate, device=after.device))
         held = self._handed[key]
-        held.parts.copy_(pending.parts, non_blocking=True)
+        # Parts last: the read that follows looks at streams and gate before it waits for the launch before it.
         held.gate.copy_(pending.gate, non_blocking=True)
+        held.parts.copy_(pending.parts, non_blocking=True)
         return held
 
 
