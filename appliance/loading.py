@@ -27,8 +27,10 @@ WATCHDOG_S, CARD_WATCHDOG_S = 60.0, 900.0
 TEXT_PERCENT, WEIGHTS_PERCENT, TEST_PERCENT = 2, 5, 95
 
 
-# Some 20 microseconds. The runtime's own 300,000 are milliseconds.
-SPINS = "1000"
+# Longer than the pauses between two products, shorter than a turn of the kernel's scheduler: `tests.bench.spins` took,
+# on two idle cores and beside a busy program, 963 and 1,066 us a round with 1,000 spins, 561 and 2,361 with 10,000,
+# 1,018 and 11,659 with the runtime's own 300,000.
+SPINS = "10000"
 
 
 def share_cores(environment: MutableMapping[str, str]) -> None:
