@@ -70,25 +70,31 @@ def select_slowly(p_row, vocabulary, wanted, p_value, p_id, BLOCK: tl.constexpr)
 
 @triton.jit
 def sort_best(p_value, p_id, count, wanted, p_best, p_best_id, LIST: tl.constexpr, CHUNK: tl.constexpr):
-    """The `wanted` first of up to LIST candidates in falling order, ties by rising id, by counting who comes before."""
-    b_list = tl.arange(0, LIST)
-    m_list = b_list < count
-    value = tl.load(p_value + b_list, mask=m_list, other=NOTHING)
-    token = tl.load(p_id + b_list, mask=m_list, other=FAR)
-    rank = tl.zeros([LIST], dtype=tl.int32)
-    first = count * 0
-    while first < count:
-        o_other = first + tl.arange(0, CHUNK)
-        m_other = o_other < count
-        other = tl.load(p_value + o_other, mask=m_other, other=NOTHING)
-        other_id = tl.load(p_id + o_other, mask=m_other, other=FAR)
-        equal = (other[None, :] == value[:, None]) & (other_id[None, :] < token[:, None])
-        ahead = m_other[None, :] & ((other[None, :] > value[:, None]) | equal)
-        rank += tl.sum(ahead.to(tl.int32), axis=1)
-        first += CHUNK
-    m_best = m_list & (rank < wanted)
-    tl.store(p_best + rank, value, mask=m_best)
-    tl.store(p_best_id + rank, token, mask=m_best)
+    """The `wanted` first of the candidates in falling order, ties by rising id, by counting who comes before.
+
+    LIST candidates at a time: one shape for short and long lists, so that both are the code that is tested most.
+    """
+    begin = count * 0
+    while begin < count:
+        b_list = begin + tl.arange(0, LIST)
+        m_list = b_list < count
+        value = tl.load(p_value + b_list, mask=m_list, other=NOTHING)
+        token = tl.load(p_id + b_list, mask=m_list, other=FAR)
+        rank = tl.zeros([LIST], dtype=tl.int32)
+        first = count * 0
+        while first < count:
+            o_other = first + tl.arange(0, CHUNK)
+            m_other = o_other < count
+            other = tl.load(p_value + o_other, mask=m_other, other=NOTHING)
+            other_id = tl.load(p_id + o_other, mask=m_other, other=FAR)
+            equal = (other[None, :] == value[:, None]) & (other_id[None, :] < token[:, None])
+            ahead = m_other[None, :] & ((other[None, :] > value[:, None]) | equal)
+            rank += tl.sum(ahead.to(tl.int32), axis=1)
+            first += CHUNK
+        m_best = m_list & (rank < wanted)
+        tl.store(p_best + rank, value, mask=m_best)
+        tl.store(p_best_id + rank, token, mask=m_best)
+        begin += LIST
 
 
 @triton.jit
@@ -192,10 +198,7 @@ def collect(
                 select_slowly(p_row, vocabulary, wanted, p_value, p_id, BLOCK)
                 tl.debug_barrier()
                 count = wanted
-            if count <= SHORT:
-                sort_best(p_value, p_id, count, wanted, p_sorted, p_sorted_id, SHORT, 32)
-            else:
-                sort_best(p_value, p_id, count, wanted, p_sorted, p_sorted_id, LIST, 8)
+            sort_best(p_value, p_id, count, wanted, p_sorted, p_sorted_id, SHORT, 32)
             tl.debug_barrier()
             if RAW:
                 b_top = tl.arange(0, TOP)
