@@ -16,6 +16,12 @@ _PIECES = 3
 _READERS = 4
 
 
+@torch.inference_mode()
+def _copy(target: torch.Tensor, source: torch.Tensor) -> None:
+    """On a reader's thread, which does not inherit the loader's inference mode."""
+    target.copy_(source)
+
+
 class Staging:
     """Reads pieces of the mapping in threads (a copy releases the interpreter) and sends them by the copy engine."""
 
@@ -69,7 +75,7 @@ class Staging:
             held = self._pieces[place][: piece.numel()]
             step = -(-piece.numel() // _READERS)
             parts = [slice(at, at + step) for at in range(0, piece.numel(), step)]
-            done: list[Future[torch.Tensor]] = [self._pool.submit(held[part].copy_, piece[part]) for part in parts]
+            done: list[Future[None]] = [self._pool.submit(_copy, held[part], piece[part]) for part in parts]
             for one in done:
                 one.result()
             flat[first : first + PIECE_BYTES].copy_(held, non_blocking=True)
