@@ -70,9 +70,13 @@ def check(arguments: argparse.Namespace) -> ExitCode:
     placement = examined.placement
     for sentence in (*placement.notes, *examined.differences):
         print(f"note: {sentence}")
+    memory = f"{format_size(placement.total_bytes)} of {format_size(placement.budget_bytes)}"
+    if placement.card_items:
+        on_card = placement.card_budget_bytes - placement.card_free_bytes
+        memory += f" RAM, {format_size(on_card)} of {format_size(placement.card_budget_bytes)} on the card"
     print(
         f"{loaded.path}: ok: {examined.spec.name} on {placement.device}, {placement.parallel} conversations of "
-        f"{placement.max_tokens} tokens, {format_size(placement.total_bytes)} of {format_size(placement.budget_bytes)}"
+        f"{placement.max_tokens} tokens, {memory}"
     )
     return ExitCode.OK
 
@@ -116,13 +120,15 @@ def _plan_table(examined: Examined) -> None:
     for item in placement.items:
         print(f"{item.name:<18}{format_size(item.size_bytes):>12}  {item.note}".rstrip())
     print(f"{'together':<18}{format_size(placement.total_bytes):>12}")
+    source = examined.machine.ram.limit_source
+    print(f"{'allowed':<18}{format_size(placement.budget_bytes):>12}  {f'limit in {source}' if source else 'free RAM'}")
     if placement.card_items:
         print()
         for item in placement.card_items:
             print(f"{item.name:<18}{format_size(item.size_bytes):>12}  {item.note}".rstrip())
+        on_card = placement.card_budget_bytes - placement.card_free_bytes
+        print(f"{'card: together':<18}{format_size(on_card):>12}")
         print(f"{'card: allowed':<18}{format_size(placement.card_budget_bytes):>12}")
-    source = examined.machine.ram.limit_source
-    print(f"{'allowed':<18}{format_size(placement.budget_bytes):>12}  {f'limit in {source}' if source else 'free RAM'}")
     for sentence in (*placement.notes, *examined.differences):
         print(f"note: {sentence}")
 

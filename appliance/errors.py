@@ -121,6 +121,7 @@ class QueueFullError(ApplianceError):
 class RequestError(ApplianceError):
     """The request itself is wrong; trying it again unchanged cannot help."""
 
+    exit_code = ExitCode.USAGE
     http_status = 400
     default_code = "invalid_request"
 

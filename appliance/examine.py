@@ -65,7 +65,7 @@ def examine(loaded: LoadedRig, machine: Machine) -> Examined:
     device = choose_device(loaded, machine)
     problem = driver_problem(machine.cards) if getattr(device, "card", None) is not None else None
     if problem is not None:
-        raise MachineError(problem, hint="update the NVIDIA driver of the host")
+        raise MachineError(problem, hint='update the NVIDIA driver of the host, or write devices = "cpu" in [cards]')
     model = open_set(model_path(loaded))
     draft = loaded.rig.model.draft_path
     companion = open_set(loaded.resolve(draft)) if draft is not None else None

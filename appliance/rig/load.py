@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from appliance.rig.fields import Table, facts
 from appliance.rig.machine_schema import BenchTable, CardTable
 from appliance.rig.paths import read_rig_text
-from appliance.rig.problem import Problem, found_text, nearest, refuse
+from appliance.rig.problem import Problem, found_text, nearest, quoted_hint, refuse
 from appliance.rig.rules import name_problems, security_problems
 from appliance.rig.schema import SCHEMA, TABLES, Rig
 from appliance.rig.sources import Origin, Values, add_environment, add_flags, parse_file
@@ -175,7 +175,11 @@ def _problem(loc: tuple[int | str, ...], kind: str, message: str, values: Values
         allowed = facts(table_type.model_fields[key_name]).allowed
     own = kind in {"size", "list", "text", "host", "origin"}
     return Problem(
-        where=where, key=dotted, says=f"found {found_text(found)}", allowed=allowed, hint=message if own else ""
+        where=where,
+        key=dotted,
+        says=f"found {found_text(found)}",
+        allowed=allowed,
+        hint=message if own else quoted_hint(kind, found),
     )
 
 

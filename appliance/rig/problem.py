@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -11,6 +12,7 @@ import tomlkit
 from appliance.errors import RigError
 
 FOUND_CHARACTERS = 80
+_BARE = re.compile(r"true|false|-?\d{1,20}(\.\d{1,20})?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +68,19 @@ def found_text(value: object) -> str:
         text = repr(value)
     text = " ".join(text.split())
     return text if len(text) <= FOUND_CHARACTERS else text[: FOUND_CHARACTERS - 3] + "..."
+
+
+def quoted_hint(kind: str, value: object) -> str:
+    """What to try for a number, true or false that stands in quotes, the commonest slip in a first TOML; else "".
+
+    Args:
+        kind: pydantic's name of the error, such as "int_type".
+        value: what was found.
+    """
+    if not kind.startswith(("int_", "float_", "bool_")) or not isinstance(value, str):
+        return ""
+    bare = value.strip()
+    return f"without quotes: {bare}" if _BARE.fullmatch(bare) else ""
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:

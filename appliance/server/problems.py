@@ -16,6 +16,10 @@ log = logging.getLogger("appliance.server")
 
 FAULT_RETRY_S = 10
 INTERNAL_MESSAGE = "the server met an unexpected problem; the log names it under this request's id"
+NO_ROUTE_MESSAGE = (
+    "there is no such route, and there are no web pages; chat programs take this server's address with /v1 at its end, "
+    "and docs/api.md lists the routes"
+)
 
 TYPES = {
     400: "invalid_request_error",
@@ -127,17 +131,13 @@ def on_http_error(request: Request[Any, Any, Any], error: Exception) -> Response
     if error.status_code >= HTTPStatus.INTERNAL_SERVER_ERROR:
         return on_unexpected(request, error)
     if error.status_code == HTTPStatus.NOT_FOUND:
-        return respond(NotFoundError("there is no such route; see the API page of the documentation", code="not_found"))
+        return respond(NotFoundError(NO_ROUTE_MESSAGE, code="not_found"))
     phrase = HTTPStatus(error.status_code).phrase.lower()
-    body = ErrorBody(
-        ErrorDetail(
-            f"{request.method} is answered with: {phrase}",
-            TYPES.get(error.status_code, "invalid_request_error"),
-            None,
-            phrase.replace(" ", "_"),
-        )
-    )
     headers = dict(error.headers or {}) if isinstance(error, MethodNotAllowedException) else {}
+    allowed = headers.get("allow")
+    message = f"{request.method} is answered with: {phrase}" + (f"; allowed: {allowed}" if allowed else "")
+    kind = TYPES.get(error.status_code, "invalid_request_error")
+    body = ErrorBody(ErrorDetail(message, kind, None, phrase.replace(" ", "_")))
     return Response(
         msgspec.json.encode(body), status_code=error.status_code, headers=headers, media_type="application/json"
     )

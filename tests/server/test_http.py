@@ -201,6 +201,7 @@ def test_api_10_routes_and_methods(server, line, status, code):
     """API-10"""
     [(found, answer)] = talk(server, line + b" HTTP/1.1\r\nHost: localhost\r\n\r\n")
     assert (found, answer["error"]["code"]) == (status, code)
+    assert {404: "address with /v1 at its end", 405: "; allowed: "}[status] in answer["error"]["message"]
 
 
 def test_sec_08_no_prompt_text_in_the_log(server, caplog):

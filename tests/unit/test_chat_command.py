@@ -11,7 +11,15 @@ import pytest
 
 from appliance.chat import DIM, Chat, run, wait_until_ready
 from appliance.client import Client, Message, base_url
-from appliance.errors import AddressError, ApplianceError, EngineFault, NotReadyError, RequestError, UsageError
+from appliance.errors import (
+    AddressError,
+    ApplianceError,
+    EngineFault,
+    ExitCode,
+    NotReadyError,
+    RequestError,
+    UsageError,
+)
 
 Handler = Callable[[httpx.Request], httpx.Response]
 
@@ -85,9 +93,10 @@ def test_ctrl_c_stops_the_answer_and_keeps_what_was_said(monkeypatch: pytest.Mon
 )
 def test_refusals_keep_the_servers_sentence(status: int, kind: type[ApplianceError]) -> None:
     talk = chat(lambda request: httpx.Response(status, json={"error": {"message": "because"}}))
-    with pytest.raises(kind, match="because"):
+    with pytest.raises(kind, match="because") as caught:
         talk.answer("hi")
     assert talk.messages == []
+    assert (caught.value.exit_code == ExitCode.USAGE) == (status < 429)
 
 
 def test_an_error_in_the_stream_is_not_an_answer() -> None:

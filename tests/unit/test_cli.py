@@ -82,6 +82,25 @@ def test_what_does_not_fit(rig: Path, capsys: pytest.CaptureFixture[str], monkey
     assert "short" in capsys.readouterr().err
 
 
+def test_check_and_plan_on_a_card_tell_its_memory_apart_from_ram(
+    rig: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CTR-03: "auto" takes a card that can be used, and says so."""
+    from appliance import commands
+    from tests.builders.machines import machine
+
+    monkeypatch.setattr(commands, "look", lambda loaded: machine(cards=1))
+    assert main(["check", "--rig", str(rig)]) == ExitCode.OK
+    out = capsys.readouterr().out
+    assert " on cuda:0, " in out
+    assert "16 GiB RAM, " in out
+    assert "of 31.32 GiB on the card" in out
+    assert main(["plan", "--rig", str(rig)]) == ExitCode.OK
+    names = [line[:18].strip() for line in capsys.readouterr().out.splitlines()]
+    last = ["together", "allowed", "card: together", "card: allowed"]
+    assert [name for name in names if name in last] == last
+
+
 def test_plan_as_table_and_json(rig: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "--rig", str(rig)]) == ExitCode.OK
     table = capsys.readouterr().out

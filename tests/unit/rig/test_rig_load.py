@@ -47,7 +47,18 @@ def refusal(text: str, **sources: object) -> str:
             "[server]\nparallel = 4\n", ["rig.toml:2: server.parallel: no such key here", "[serving]"], id="other table"
         ),
         pytest.param("[server]\nport = 70000\n", ["found 70000", "1 to 65535"], id="CFG-13 port too high"),
-        pytest.param('[server]\nport = "8080"\n', ['found "8080"', "1 to 65535"], id="CFG-13 port is text"),
+        pytest.param(
+            '[server]\nport = "8080"\n',
+            ['found "8080"', "1 to 65535", "without quotes: 8080"],
+            id="CFG-13 port is text",
+        ),
+        pytest.param('[server]\nopen = "true"\n', ['found "true"', "(without quotes: true)"], id="boolean is text"),
+        pytest.param(
+            '[serving]\nparallel = "8"\n', ['"auto", or 1 to 64 (without quotes: 8)'], id="number or auto is text"
+        ),
+        pytest.param(
+            '[serving]\nparallel = "many"\n', ['found "many"; allowed: "auto", or 1 to 64'], id="word for number"
+        ),
         pytest.param("[server]\nport = 0\n", ["found 0", "1 to 65535"], id="port 0"),
         pytest.param("[server]\nport = 80.0\n", ["found 80.0", "1 to 65535"], id="float for integer"),
         pytest.param("[server]\nport = true\n", ["found true", "1 to 65535"], id="boolean for number"),
