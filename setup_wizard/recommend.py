@@ -44,7 +44,7 @@ class Offered:
     def sentence(self) -> str:
         """What it would give, or why it cannot be had."""
         if not self.recommended.judged.accepted:
-            return f"does not fit: {self.recommended.judged.problems[0]}"
+            return f"does not fit: {self.recommended.judged.problems[0].partition('; ')[0]}"
         if not self.recommended.judged.on_card:
             return "on the CPU only, slowly: it does not fit with the card here"
         return f"fits, about {self.one_user:.0f} tokens a second for one user (estimate)"
@@ -69,8 +69,10 @@ def recommended(draft: Draft, *, together: bool = True) -> Recommended:
     if not found.accepted and not draft.has("cards.devices"):
         on_cpu = (*kept, Answer("cards.devices", "cpu"))
         slow = judged(draft.answer(*on_cpu))
+        why = found.problems[0]
+        if not slow.accepted and not draft.machine.cards.cards:
+            return Recommended(answers=on_cpu, judged=slow, reasons=reasons)  # whose refusal has the numbers
         if slow.accepted:
-            why = found.problems[0]
             return Recommended(answers=on_cpu, judged=slow, reasons=(f"on the CPU, slowly, because {why}",))
     return Recommended(answers=kept, judged=found, reasons=reasons)
 

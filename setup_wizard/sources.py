@@ -15,6 +15,8 @@ from appliance.models.repository import RemoteSet, look_up, wanted
 from appliance.rig.containers import IMAGE
 from appliance.rig.machine import Machine, probe
 from appliance.rig.measure import Measured, Progress, measure
+from setup_wizard.draft import Draft
+from setup_wizard.recommend import Offered, offers
 from setup_wizard.start import Tools, project_folder, real_tools
 
 
@@ -26,6 +28,7 @@ class Sources:
         probe: looks at the machine; the folder is the model's.
         measure: measures it, which takes about a minute.
         find: models below a folder.
+        offers: the catalogue beside this machine, which takes seconds with many cards; the folder is the models'.
         look_up: a set on the hub by catalogue id or OWNER/NAME:SIZE.
         download: brings it, and gives the first part.
         tools: Docker and the server.
@@ -36,6 +39,7 @@ class Sources:
     probe: Callable[[Path], Machine]
     measure: Callable[[Machine, Path, Progress], Measured]
     find: Callable[[Path], tuple[FoundSet, ...]]
+    offers: Callable[[Draft, Path], tuple[Offered, ...]]
     look_up: Callable[[str], RemoteSet]
     download: Callable[[RemoteSet, Path, Tell], Path]
     tools: Tools
@@ -49,12 +53,18 @@ def real_sources() -> Sources:
         probe=probe,
         measure=lambda machine, folder, progress: measure(machine, folder, image=IMAGE, progress=progress),
         find=find_models,
+        offers=real_offers,
         look_up=lambda name: look_up(wanted(name, read_catalogue())),
         download=_download,
         tools=real_tools(),
         project=project_folder(),
         spawn=spawn,
     )
+
+
+def real_offers(draft: Draft, folder: Path) -> tuple[Offered, ...]:
+    """The catalogue's entries as offers."""
+    return offers(draft, read_catalogue(), str(folder))
 
 
 def spawn(work: Callable[[], None]) -> None:

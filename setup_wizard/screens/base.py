@@ -74,7 +74,7 @@ class Step(Screen[None]):
     def show_plan(self) -> None:
         """The plan as it is now."""
         app = self.setup
-        if not self.PLANS or not self.is_mounted or app.judged is None or app.advice is None:
+        if not self.query("#lines") or app.judged is None or app.advice is None:
             return
         self.query_one("#change", Static).update(change(app.advice.judged, app.judged))
         self.query_one("#lines", Static).update("\n".join(plan_lines(app.judged)))

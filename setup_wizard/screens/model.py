@@ -19,7 +19,7 @@ from appliance.models.repository import RemoteSet
 from appliance.rig.size import format_size
 from setup_wizard.draft import Answer, Draft, Model
 from setup_wizard.models import builtin, read_model
-from setup_wizard.recommend import Offered, best, offers
+from setup_wizard.recommend import Offered, best
 from setup_wizard.screens.base import Step
 from setup_wizard.screens.widgets import Choice, Row
 
@@ -52,9 +52,9 @@ class ModelStep(Step):
         draft = self.setup.draft
         if draft is None:
             return
-        find, folder = self.setup.sources.find, self.setup.models_folder
+        sources, folder = self.setup.sources, self.setup.models_folder
         self.setup.beside(
-            lambda tell: (find(folder), offers(draft, read_catalogue(), str(folder))),
+            lambda tell: (sources.find(folder), sources.offers(draft, folder)),
             tell=lambda line: None,
             done=self._show,
             failed=self._failed,
