@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from appliance.engine.config import EngineConfig
@@ -18,21 +19,23 @@ from tests.engine.harness import Running, collect
 BUILTIN = Path(__file__).parents[2] / "appliance/data/strata-tiny.gguf"
 EXPECTED = Path(__file__).parents[1] / "data/strata-tiny-expected.json"
 CONFIG = EngineConfig(slots=8, page_tokens=64, pages=512, max_tokens=4096, prompt_chunk=256, draft_max=4)
+CARD_CONFIG = replace(CONFIG, prompt_chunk=32, max_rows=40, span_rows=13, watchdog_s=900.0)
 STOPS = frozenset({8176, 8178})
 # Two logits closer than this may change places with the order in which floats are summed.
 NEAR_TIE = 1e-4
 
 
 @functools.cache
-def builtin() -> LoadedModel:
+def builtin(device: str = "cpu", *, kv_type: str = "f32") -> LoadedModel:
     """The model, loaded once for all tests of a process."""
     plan = LoadPlan(
-        device="cpu",
+        device=device,
+        kv_type=kv_type,
         slots=CONFIG.slots,
         pages=CONFIG.pages,
         page_tokens=CONFIG.page_tokens,
         max_tokens=CONFIG.max_tokens,
-        max_window_rows=CONFIG.window_rows,
+        max_window_rows=(CONFIG if device == "cpu" else CARD_CONFIG).window_rows,
         draft_max=CONFIG.draft_max,
     )
     return load_model(read_spec(open_set(BUILTIN)), plan=plan, progress=lambda stage, percent: None)
