@@ -26,6 +26,7 @@ from setup_wizard.screens.base import Step
 from setup_wizard.screens.small import TooSmall, is_small
 from setup_wizard.sources import Sources, real_sources
 from setup_wizard.start import project_folder
+from setup_wizard.style import CSS
 
 T = TypeVar("T")
 
@@ -45,7 +46,7 @@ class SetupApp(App[int]):
     """
 
     ENABLE_COMMAND_PALETTE = False
-    CSS_PATH = "app.tcss"
+    CSS = CSS
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+q", "leave", "Quit", priority=True),
         Binding("ctrl+c", "leave", "Quit", show=False, priority=True),

@@ -39,6 +39,7 @@ PACKAGES = [
     "appliance.text.stream",
     "appliance.text.template",
     "setup_wizard.__main__",
+    "setup_wizard.app",
 ]
 
 

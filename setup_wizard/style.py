@@ -1,3 +1,8 @@
+"""Owns how the screens look: places and marks; colours are the terminal's, and none of them means anything."""
+
+from __future__ import annotations
+
+CSS = """
 Screen { layout: vertical; }
 #title { height: 1; text-style: bold reverse; padding: 0 1; }
 #body { height: 1fr; padding: 0 1; }
@@ -15,3 +20,4 @@ Boundary:focus { text-style: reverse; }
 Button { margin-top: 1; }
 Button:focus { text-style: bold reverse; }
 #small { height: 1fr; content-align: center middle; }
+"""
