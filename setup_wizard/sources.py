@@ -12,6 +12,7 @@ from appliance.models.catalogue import read_catalogue
 from appliance.models.download import Tell, check_space, download
 from appliance.models.find import FoundSet, find_models
 from appliance.models.repository import RemoteSet, look_up, wanted
+from appliance.probe_command import running_appliance
 from appliance.rig.containers import IMAGE
 from appliance.rig.machine import Machine, probe
 from appliance.rig.measure import Measured, Progress, measure
@@ -51,7 +52,7 @@ def real_sources() -> Sources:
     """The real outside."""
     return Sources(
         probe=probe,
-        measure=lambda machine, folder, progress: measure(machine, folder, image=IMAGE, progress=progress),
+        measure=_measure,
         find=find_models,
         offers=real_offers,
         look_up=lambda name: look_up(wanted(name, read_catalogue())),
@@ -71,6 +72,10 @@ def spawn(work: Callable[[], None]) -> None:
     """A thread that does not hold the exit back: a probe may take a minute, and leaving must not."""
     context = contextvars.copy_context()
     threading.Thread(target=lambda: context.run(work), name="setup", daemon=True).start()
+
+
+def _measure(machine: Machine, folder: Path, progress: Progress) -> Measured:
+    return measure(machine, folder, image=IMAGE, running=running_appliance(None), progress=progress)
 
 
 def _download(remote: RemoteSet, folder: Path, tell: Tell) -> Path:

@@ -91,7 +91,7 @@ def start(loaded: LoadedRig, machine: Machine, project: Path, *, say: Say, tools
         project: folder of compose.yaml.
         say: told each line of progress.
         tools: what reaches outside.
-        key: for the first question, where keys are needed.
+        key: for the first question; without it a server that has keys is only waited for.
 
     Raises:
         ApplianceError: one sentence with the fix.
@@ -113,6 +113,8 @@ def start(loaded: LoadedRig, machine: Machine, project: Path, *, say: Say, tools
     with tools.connect(url) if key is None else Client(url, key=key) as client:
         _follow(client, project, say=say, tools=tools)
         say(f"ready at {url}/v1")
+        if server.keys_file is not None and key is None:
+            return "ready; ask it with one of its keys"
         say(f"asking: {QUESTION}")
         model = client.models()[0]
         pieces = client.chat([Message("user", QUESTION)], model=model, thinking=False)

@@ -139,11 +139,24 @@ def test_what_is_recommended_is_accepted(name: str) -> None:
     base = Draft(path=Path("/r/rig.toml"), present=None, machine=BOXES[name], model=builtin())
     found = recommended(base)
     assert found.judged.accepted, found.judged.problems
-    chosen = best(offers(base, read_catalogue(), "/m")) if len(BOXES[name].cards.cards) < 2 else None
-    if chosen is not None:
-        assert chosen.recommended.judged.accepted
-        assert "tokens a second" in chosen.sentence()
-    assert (chosen is not None) == (name in ("24 GB card", "48 GB card", "spinning disk"))
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        pytest.param("24 GB card", "ud-q4-k-xl", id="24 GB card"),
+        pytest.param("48 GB card", "ud-q4-k-xl", id="48 GB card"),
+        pytest.param("no card", None, id="no card"),
+        pytest.param("32 GB limit on a 128 GB host", None, id="CFG-19 nothing fits in the limit"),
+    ],
+)
+def test_of_the_catalogue_the_best_that_check_accepts_is_offered(name: str, expected: str | None) -> None:
+    base = Draft(path=Path("/r/rig.toml"), present=None, machine=BOXES[name], model=builtin())
+    offered = offers(base, read_catalogue(), "/m")
+    chosen = best(offered)
+    assert (None if chosen is None else chosen.size.id) == expected
+    assert chosen is None or "tokens a second" in chosen.sentence()
+    assert chosen is not None or any("short" in offer.sentence() for offer in offered)
 
 
 def test_more_than_recommended_is_kept_with_its_price_or_refused_with_the_numbers() -> None:

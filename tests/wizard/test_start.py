@@ -89,6 +89,12 @@ def test_it_follows_ready_and_gives_the_first_answer(tmp_path: Path) -> None:
     assert (tmp_path / OVERRIDE).is_file()
 
 
+def test_a_server_whose_keys_nobody_knows_is_only_waited_for(tmp_path: Path) -> None:
+    rig = load_text(f'[server]\nport = {free_port()}\nkeys_file = "keys.json"\n', path=tmp_path / "rig.toml")
+    answer = start(rig, machine(), tmp_path, say=lambda line: None, tools=tools())
+    assert answer == "ready; ask it with one of its keys"
+
+
 @pytest.mark.parametrize(
     ("given", "words"),
     [
