@@ -109,7 +109,7 @@ def test_a_stop_while_it_loads(serve: Process) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
-        pytest.param(["--set", "cards.devices=[0]"], ExitCode.RIG, "not available in this version", id="CTR-03 cards"),
+        pytest.param(["--set", "cards.devices=[0]"], ExitCode.RIG, "this machine has no card 0", id="CTR-03 cards"),
         pytest.param(["--model", "/nope.gguf"], ExitCode.MACHINE, 'devices = "cpu"', id="CTR-03 other model"),
         pytest.param(
             ["--host", "192.0.2.1", "--set", "server.open=true"], ExitCode.ADDRESS, "does not have", id="CFG-13"
