@@ -22,7 +22,7 @@ from pathlib import Path
 
 from tests.bench import load, servers
 
-MODEL = Path("appliance/data/strata-tiny.gguf")
+MODEL = Path(__file__).parents[2] / "appliance/data/strata-tiny.gguf"
 CLIENTS = (1, 2, 4, 8)
 TOKENS = 160
 # Share of the peer's total that this server has to reach, by number of clients.
