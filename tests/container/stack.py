@@ -136,3 +136,10 @@ def stop(running: Container, *, grace_s: int = 20) -> tuple[int, float]:
     took_s = time.monotonic() - begin
     running.reload()
     return int(running.attrs["State"]["ExitCode"]), took_s
+
+
+def wait_for(condition: object, what: str) -> None:
+    end = time.monotonic() + 30
+    while not condition():  # type: ignore[operator]
+        assert time.monotonic() < end, f"never: {what}"
+        time.sleep(0.02)

@@ -8,7 +8,7 @@ import time
 import pytest
 from openai import APIError, OpenAI
 
-from tests.container.stack import container, get, port_of, stop, wait_ready
+from tests.container.stack import container, get, port_of, stop, wait_for, wait_ready
 
 STOP_S = 8
 
@@ -45,13 +45,6 @@ def slots(port: int) -> list[str]:
     return [slot["state"] for slot in get(port, "/v1/status")[1]["slots"]]
 
 
-def wait_for(condition: object, what: str) -> None:
-    end = time.monotonic() + 30
-    while not condition():  # type: ignore[operator]
-        assert time.monotonic() < end, f"never: {what}"
-        time.sleep(0.02)
-
-
 def test_ctr_08_stop_while_one_decodes_one_reads_and_one_waits() -> None:
     with container(environment={"STRATA_SERVING__PARALLEL": "2"}) as running:
         port = wait_ready(running)
@@ -77,9 +70,11 @@ def test_ctr_08_stop_while_one_decodes_one_reads_and_one_waits() -> None:
     assert "Traceback" not in log
 
 
-@pytest.mark.parametrize("after_s", [0.3, 1.0, 2.0, 4.0], ids=lambda after_s: f"after-{after_s}s")
+@pytest.mark.parametrize("after_s", [0.0, 0.7, 1.7, 3.7], ids=lambda after_s: f"after-{after_s}s")
 def test_ctr_08_stop_during_start(after_s: float) -> None:
+    """From its first line on; before that the kernel gives a container's first process no signal at all."""
     with container() as running:
+        wait_for(lambda: b"event=start" in running.logs(), "the first line")
         begin = time.monotonic()
         wait_for(lambda: time.monotonic() - begin > after_s or get(port_of(running), "/ready")[0] == 200, "time passes")
         code, took_s = stop(running)
