@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import argparse
 import os
+import select
 import sys
+import termios
+import tty
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,6 +16,8 @@ from appliance.errors import ApplianceError, ExitCode, UsageError
 from appliance.rig.machine import probe
 from appliance.rig.paths import find_rig
 from setup_wizard.headless import read_answers, set_up, set_up_with
+
+ANSWER_S = 3.0
 
 
 def parser() -> argparse.ArgumentParser:
@@ -50,7 +55,31 @@ def run(arguments: argparse.Namespace) -> int:
 
 def has_terminal() -> bool:
     """Whether screens can be drawn and keys be read (CFG-14)."""
-    return sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM", "dumb") not in ("", "dumb")
+    if not (sys.stdin.isatty() and sys.stdout.isatty()) or os.environ.get("TERM", "dumb") in ("", "dumb"):
+        return False
+    return answers(sys.stdin.fileno(), sys.stdout.fileno())
+
+
+def answers(source: int, target: int, *, deadline_s: float = ANSWER_S) -> bool:
+    """Whether somebody is at the terminal: it is asked where its cursor is (`docker run -t` without -i is silent).
+
+    Args:
+        source, target: descriptors of one terminal.
+        deadline_s: how long an answer may take, over a slow line too.
+    """
+    before = termios.tcgetattr(source)
+    said = b""
+    try:
+        tty.setcbreak(source, termios.TCSANOW)
+        os.write(target, b"\x1b[6n")
+        while not said.endswith(b"R") and select.select([source], [], [], deadline_s)[0]:
+            block = os.read(source, 64)
+            if not block:
+                break
+            said += block
+    finally:
+        termios.tcsetattr(source, termios.TCSANOW, before)
+    return said.endswith(b"R")
 
 
 def screens(path: Path, *, reset: bool) -> int:

@@ -6,11 +6,13 @@ from collections.abc import Iterable
 from typing import ClassVar
 
 from textual.widget import Widget
-from textual.widgets import Button, Log, Static
+from textual.widgets import Button, Static
 
 from appliance.errors import ApplianceError
 from setup_wizard.screens.base import Step
 from setup_wizard.start import host_commands, start
+
+LINES = 6  # of what Docker and the server say; the last one is the newest
 
 
 class StartStep(Step):
@@ -34,9 +36,12 @@ class StartStep(Step):
             yield Button("Start with Docker", id="start", compact=True)
             commands = "; ".join(host_commands(app.path))
             yield Static(f"or, without Docker: {commands}", id="command", markup=False)
-        yield Static("", id="stage", markup=False)
-        yield Log(id="log")
+        yield Static("", id="log", markup=False)
         yield Button("Leave", id="leave", compact=True)
+
+    def on_mount(self) -> None:
+        """Nothing was told yet."""
+        self._lines: list[str] = []
 
     def on_button_pressed(self, event: Button.Pressed) -> None:
         """Starts, or leaves."""
@@ -56,9 +61,9 @@ class StartStep(Step):
         )
 
     def _tell(self, line: str) -> None:
+        self._lines = [*self._lines[1 - LINES :], line]
         if self.is_mounted:
-            self.query_one("#stage", Static).update(line)
-            self.query_one("#log", Log).write_line(line)
+            self.query_one("#log", Static).update("\n".join(self._lines))
 
     def _answered(self, answer: str) -> None:
         server = self.setup.examined.loaded.rig.server if self.setup.examined else None

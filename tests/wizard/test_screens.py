@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from textual.app import App, ComposeResult
+from textual.app import App
 from textual.pilot import Pilot
 from textual.widgets import Button, Input, Static
 
@@ -27,7 +27,7 @@ from appliance.rig.rates import Rates, Reading
 from setup_wizard.app import SetupApp
 from setup_wizard.headless import read_answers, set_up_with
 from setup_wizard.screens.small import TooSmall
-from setup_wizard.screens.widgets import Answered, Boundary, Choice
+from setup_wizard.screens.widgets import Choice
 from setup_wizard.sources import Sources, real_offers
 from setup_wizard.start import Tools
 from tests.builders.machines import BOXES, machine
@@ -263,28 +263,6 @@ def test_several_cards_are_shown_and_cannot_be_taken(rig: Path) -> None:
     drive(rig, BOXES["two 16 GB cards on x8"], steps)
 
 
-def test_the_boundary_moves_with_arrows_and_never_leaves_a_card_empty() -> None:
-    heard: list[list[int]] = []
-
-    class Alone(App[None]):
-        def compose(self) -> ComposeResult:
-            yield Boundary([12, 24], layers=48)
-
-        def on_answered(self, event: Answered) -> None:
-            heard.append(event.value)
-
-    async def run() -> None:
-        app = Alone()
-        async with app.run_test(size=(80, 24)) as pilot:
-            app.query_one(Boundary).focus()
-            await pilot.press("right", "shift+left", "down", "right", *["shift+left"] * 9)
-            assert "card 2: layers 9 to 9" in str(app.query_one(Boundary).content)
-
-    asyncio.run(run())
-    assert heard[:3] == [[13, 24], [9, 24], [9, 25]]
-    assert heard[-1] == [9, 10]
-
-
 @pytest.mark.parametrize(
     ("downs", "expected"),
     [
@@ -376,6 +354,27 @@ def test_inside_the_image_it_prints_the_hosts_command(rig: Path) -> None:
 
     drive(rig, machine(image=True), steps)
     assert load_rig(rig, environment={}).rig.server.open
+
+
+@pytest.mark.parametrize(
+    ("note", "words"),
+    [pytest.param("Docker does not run here", "REFUSED: Docker does not run here", id="no engine")],
+)
+def test_a_start_that_fails_says_why_and_may_be_tried_again(rig: Path, note: str, words: str) -> None:
+    tools = Tools(containers=lambda image: Containers(note=note), run=_no, connect=_no, sleep=_no)
+
+    async def steps(app: SetupApp, pilot: Pilot[int]) -> None:
+        await to(app, pilot, 7)
+        await pilot.press("ctrl+s")
+        await pilot.pause()
+        app.screen.query_one("#start", Button).focus()
+        await pilot.press("enter")
+        await pilot.pause()
+        assert words in text(app, "#log")
+        assert not app.screen.query_one("#start", Button).disabled
+
+    app = drive(rig, machine(), steps, tools=tools, project=rig.parent)
+    assert app.after[-1] == f"strata-setup: {note}"
 
 
 @pytest.mark.parametrize("size", [(1, 1), (20, 5), (40, 12)], ids=["1x1", "20x5", "40x12"])

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from setup_wizard.__main__ import answers
+
 HAND = "# ours\n[server]\nport = 9090 # the proxy\n"
 
 DRIVER = """
@@ -74,3 +76,19 @@ def test_the_terminal_is_sane_afterwards(tmp_path: Path, how: str, code: int, wo
     assert said.rindex(b"\x1b[?1000l") > said.rindex(b"\x1b[?1000h")
     assert b"was not touched" in said[left:]
     assert rig.read_text() == HAND
+
+
+@pytest.mark.parametrize(
+    ("reply", "expected"),
+    [pytest.param(b"\x1b[1;1R", True, id="a terminal"), pytest.param(b"", False, id="CFG-14 -t without -i")],
+)
+def test_a_terminal_that_nobody_is_at_is_found_out(reply: bytes, expected: bool) -> None:
+    """CFG-14"""
+    ours, theirs = pty.openpty()
+    try:
+        os.write(ours, reply)
+        assert answers(theirs, theirs, deadline_s=0.2) is expected
+        assert b"\x1b[6n" in os.read(ours, 64)
+    finally:
+        os.close(ours)
+        os.close(theirs)
