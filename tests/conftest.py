@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Generator
 
 import pytest
+
+# As the server does, and before torch is imported: on a busy machine waiting threads would spin for minutes.
+os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
 CARD = "needs a CUDA card"
 
