@@ -138,8 +138,9 @@ def stop(running: Container, *, grace_s: int = 20) -> tuple[int, float]:
     return int(running.attrs["State"]["ExitCode"]), took_s
 
 
-def wait_for(condition: object, what: str) -> None:
-    end = time.monotonic() + 30
+def wait_for(condition: object, what: str, *, within_s: float = 30) -> None:
+    """Waits until a condition holds; says what never came."""
+    end = time.monotonic() + within_s
     while not condition():  # type: ignore[operator]
         assert time.monotonic() < end, f"never: {what}"
         time.sleep(0.02)

@@ -9,7 +9,7 @@ import docker
 import pytest
 from openai import OpenAI
 
-from tests.container.stack import Stack, get, stack, stop, wait_for, wait_ready
+from tests.container.stack import READY_S, Stack, get, stack, stop, wait_for, wait_ready
 
 STOP_S = 8
 
@@ -73,7 +73,7 @@ def test_ctr_08_stops_in_time_and_starts_again_with_the_network_cut(up: Stack) -
     network = docker.from_env().networks.get(f"{up.name}_default")
     network.disconnect(running)
     running.start()
-    wait_for(lambda: running.exec_run(["strata", "health"]).exit_code == 0, "ready without a network")
+    wait_for(lambda: running.exec_run(["strata", "health"]).exit_code == 0, "ready without a network", within_s=READY_S)
     code, said = running.exec_run(["strata", "chat", "What is the capital of France?"])
     assert code == 0, said
     assert b"Paris" in said
