@@ -23,6 +23,9 @@ class LoadPlan:
         kv_type: "f32" or "bf16"; on a card also "int8".
         expert_pool_bytes: on a card: memory for routed experts, the others stay in pinned RAM; None: all on the card.
         layer_split: first layer of each later stage.
+        devices: one for each stage, such as ("cuda:0", "cuda:1"); empty: every stage is on `device`.
+        stage_pool_bytes: `expert_pool_bytes` of each stage's own card; empty: shares of one pool.
+        groups: most groups of slots that follow each other through the stages.
         exact: on a card: float32 activations, for comparison with references.
         plain: on a card: every launch by itself, without graphs.
     """
@@ -39,5 +42,8 @@ class LoadPlan:
     kv_type: str = "f32"
     expert_pool_bytes: int | None = None
     layer_split: tuple[int, ...] = ()
+    devices: tuple[str, ...] = ()
+    stage_pool_bytes: tuple[int, ...] = ()
+    groups: int = 1
     exact: bool = False
     plain: bool = False
