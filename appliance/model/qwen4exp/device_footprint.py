@@ -89,8 +89,13 @@ def expert_bytes(spec: ModelSpec, *, draft: bool) -> ExpertBytes:
 
 def host_expert_bytes(spec: ModelSpec, *, draft: bool) -> int:
     """All routed experts as pinned RAM holds them."""
+    return sum(host_expert_sizes(spec, draft=draft))
+
+
+def host_expert_sizes(spec: ModelSpec, *, draft: bool) -> tuple[int, ...]:
+    """The same, layer by layer."""
     layers = range(spec.trunk_layers + int(draft))
-    return sum(_one_expert(spec, layer, host=True) for layer in layers) * spec.experts
+    return tuple(_one_expert(spec, layer, host=True) * spec.experts for layer in layers)
 
 
 def dense_bytes(spec: ModelSpec, *, draft: bool) -> int:
@@ -100,7 +105,7 @@ def dense_bytes(spec: ModelSpec, *, draft: bool) -> int:
         mine = not name.startswith(f"blk.{spec.trunk_layers}.") or (draft and ".indexer." not in name)
         if name == NGRAM_TABLE or "_exps." in name or not mine:
             continue
-        total += _dense(name, tensor)
+        total += dense_tensor_bytes(name, tensor)
     return total if "output.weight" in spec.tensors else total + matrix_bytes(spec.tensors["token_embd.weight"])
 
 
@@ -134,7 +139,8 @@ def _one_expert(spec: ModelSpec, layer: int, *, host: bool = False) -> int:
     return gate_up + plane_bytes(table[down.type.name], rows=spec.hidden, columns=spec.expert_ff)
 
 
-def _dense(name: str, tensor: TensorInfo) -> int:
+def dense_tensor_bytes(name: str, tensor: TensorInfo) -> int:
+    """One tensor that is neither an expert nor the n-gram table."""
     if name == "token_embd.weight":
         return tensor.byte_count
     if len(tensor.shape) == 1 or "norm" in name or "conv1d" in name or "_inject." in name:
