@@ -20,6 +20,7 @@ from appliance.model.qwen4exp.spec import ModelSpec
 from appliance.model.qwen4exp.state import KV_TYPES, State
 from appliance.model.qwen4exp.table import open_table
 from appliance.model.qwen4exp.weights import Weights
+from appliance.model.qwen4exp.window_check import check_window
 from appliance.model.window import Commit, Draft, Window
 from kernels.hyper import read_streams
 
@@ -81,7 +82,7 @@ class Qwen4Exp:
     @torch.inference_mode()
     def forward_at(self, window: Window, *, positions: torch.Tensor | None = None, tap: Tap = _ignore) -> torch.Tensor:
         """`forward` with three-axis positions int64 [3, rows] for a window of one span, and a tap for tests."""
-        self._check(window)
+        check_window(window, self.state, vocabulary=self.vocabulary)
         spans = [SpanRows(span.slot, span.start, span.tokens) for span in window.spans]
         self._rows = rows = self.builder.build(spans, trunk=True, positions=positions)
         self.streams = self._trunk.run(rows, tap=tap)
@@ -123,25 +124,6 @@ class Qwen4Exp:
             return tuple(Draft(commit.slot, (), ()) for commit in commits)
         ends = x.index_select(0, torch.tensor(last, device=x.device))
         return self.drafter.propose(ends, commits, choose)
-
-    def _check(self, window: Window) -> None:
-        seen: set[int] = set()
-        for span in window.spans:
-            if not 0 <= span.slot < self._plan.slots or span.slot in seen:
-                raise EngineFault(f"span {span.slot}: no such slot, or twice in a window; there are {self._plan.slots}")
-            seen.add(span.slot)
-            have, room = self.state.lengths[span.slot], self.state.room(span.slot)
-            if span.start != have:
-                raise EngineFault(f"slot {span.slot}: span starts at {span.start}, the slot holds {have} tokens")
-            if not span.tokens or span.start + len(span.tokens) > room:
-                raise EngineFault(
-                    f"slot {span.slot}: {len(span.tokens)} rows from {span.start}, pages hold {room}; needed at least "
-                    "one row and pages for all"
-                )
-            if min(span.tokens) < 0 or max(span.tokens) >= self._spec.vocabulary:
-                raise EngineFault(f"slot {span.slot}: a token id is outside 0 to {self._spec.vocabulary - 1}")
-        if not window.spans:
-            raise EngineFault("a window needs at least one span")
 
 
 def load_model(spec: ModelSpec, *, plan: LoadPlan, progress: Callable[[str, int], None]) -> LoadedModel:

@@ -10,11 +10,13 @@ from appliance.errors import EngineFault
 from appliance.model.interface import Ask, Chooser, Stepped
 from appliance.model.plan import LoadPlan
 from appliance.model.qwen4exp.device.graphs import Launcher
+from appliance.model.qwen4exp.device.host_verdict import HostVerdict
 from appliance.model.qwen4exp.device.loading import LoadedStages, load_stages
 from appliance.model.qwen4exp.device.state import Slots
 from appliance.model.qwen4exp.device.tables import bucket_of
 from appliance.model.qwen4exp.device.work import Draws
 from appliance.model.qwen4exp.spec import ModelSpec
+from appliance.model.qwen4exp.window_check import check_window
 from appliance.model.window import Commit, Draft, Span, Window
 from kernels.rows import SpanPlan
 from kernels.sampling import Rules
@@ -76,7 +78,7 @@ class DeviceModel:
         Raises:
             EngineFault: a span that does not continue its slot, has no pages or has a token outside the vocabulary.
         """
-        self._check(window)
+        check_window(window, self.slots, vocabulary=self.vocabulary)
         rows = bucket_of(window.rows)
         self.launcher.send(rows, [_plan(span, None) for span in window.spans])
         logits = self.launcher.verify(rows)
@@ -105,7 +107,7 @@ class DeviceModel:
                 raise EngineFault(f"commit {commit} does not belong to the window; spans were {list(spans)}")
         if not commits:
             return ()
-        return HostVerdict(self, window, by_slot).run(commits, choose)
+        return HostVerdict(self.parts.last, self.slots, window=window, commits=by_slot).run(choose)
 
     @torch.inference_mode()
     def step(self, window: Window, asks: Sequence[Ask]) -> tuple[Stepped, ...]:
@@ -114,7 +116,7 @@ class DeviceModel:
         Raises:
             EngineFault: as `forward`.
         """
-        self._check(window)
+        check_window(window, self.slots, vocabulary=self.vocabulary)
         rows = bucket_of(window.rows)
         steps = max(ask.draft_max for ask in asks) if self.can_draft else 0
         kinds = {self._kinds[span.slot] for span in window.spans}
@@ -150,114 +152,6 @@ class DeviceModel:
         for stage in self.parts.stages:
             if stage.store is not None:
                 stage.store.close()
-
-    def _check(self, window: Window) -> None:
-        seen: set[int] = set()
-        if not window.spans:
-            raise EngineFault("a window needs at least one span")
-        for span in window.spans:
-            if not 0 <= span.slot < self.plan.slots or span.slot in seen:
-                raise EngineFault(f"span {span.slot}: no such slot, or twice in a window; there are {self.plan.slots}")
-            seen.add(span.slot)
-            have, room = self.slots.lengths[span.slot], self.slots.room(span.slot)
-            if span.start != have:
-                raise EngineFault(f"slot {span.slot}: span starts at {span.start}, the slot holds {have} tokens")
-            if not span.tokens or span.start + len(span.tokens) > room:
-                raise EngineFault(
-                    f"slot {span.slot}: {len(span.tokens)} rows from {span.start}, pages hold {room}; needed at least "
-                    "one row and pages for all"
-                )
-            if min(span.tokens) < 0 or max(span.tokens) >= self.spec.vocabulary:
-                raise EngineFault(f"slot {span.slot}: a token id is outside 0 to {self.spec.vocabulary - 1}")
-
-
-class HostVerdict:
-    """What the host decided about a window, carried out by the same launches as a step."""
-
-    def __init__(self, model: DeviceModel, window: Window, commits: dict[int, Commit]) -> None:
-        self._model, self._window, self._commits = model, window, commits
-
-    def run(self, commits: Sequence[Commit], choose: Chooser) -> tuple[Draft, ...]:
-        """Commits, catches up, and grows drafts with the host's choices.
-
-        Raises:
-            EngineFault: a commit that drops rows that are no drafts, or keeps a draft that was not drawn.
-        """
-        model, last = self._model, self._model.parts.last
-        rows, spans = bucket_of(self._window.rows), bucket_of(len(self._window.spans))
-        ids = self._ids(rows)
-        last.bucket(rows).drawn.ids.copy_(torch.tensor(ids, dtype=torch.int32))
-        chain = last.settle(rows, spans)
-        kept = last.bucket(rows).verdict.kept.tolist()
-        order = [span.slot for span in self._window.spans]
-        for commit in commits:
-            if kept[order.index(commit.slot)] != commit.kept:
-                raise EngineFault(
-                    f"{commit}: the device keeps {kept[order.index(commit.slot)]} rows; only drafts may be dropped, "
-                    "and a draft that equals the token drawn before it stays"
-                )
-            model.slots.lengths[commit.slot] += commit.kept
-        if chain is None or all(commit.draft_max == 0 for commit in commits):
-            return tuple(Draft(commit.slot, (), ()) for commit in commits)
-        drafter = last.drafter
-        assert drafter is not None
-        grown = {commit.slot: _Growing(commit, model.slots) for commit in commits}
-        pending, step = drafter.first(chain), 0
-        while any(one.open for one in grown.values()):
-            logits = drafter.logits(chain, pending)
-            active = [slot for slot in order if slot in grown and grown[slot].open]
-            index = torch.tensor([order.index(slot) for slot in active], device=logits.device)
-            positions = [model.slots.lengths[slot] + 1 + step for slot in active]
-            found, shares = choose(logits.index_select(0, index), slots=active, positions=positions)
-            chain.drawn.ids.index_copy_(0, index, found.to(torch.int32))
-            chain.drawn.probabilities.index_copy_(0, index, shares.to(torch.float32))
-            for slot, token, share in zip(active, found.tolist(), shares.tolist(), strict=True):
-                grown[slot].take(token, share)
-            drafter.take(chain, step)
-            step += 1
-            if any(one.open for one in grown.values()):
-                pending = drafter.next(chain)
-        return tuple(grown[commit.slot].draft for commit in commits)
-
-    def _ids(self, rows: int) -> list[int]:
-        """Drawn tokens that make the device's verdict the host's."""
-        ids: list[int] = []
-        for span in self._window.spans:
-            commit = self._commits.get(span.slot)
-            own = [*span.tokens[1:], -1]
-            if commit is not None:
-                own[commit.kept - 1] = commit.next_token
-            ids += own
-        return ids + [0] * (rows - len(ids))
-
-
-class _Growing:
-    """Drafts of one slot while they grow."""
-
-    def __init__(self, commit: Commit, slots: Slots) -> None:
-        self._commit = commit
-        self._limit = min(commit.draft_max, slots.room(commit.slot) - slots.lengths[commit.slot])
-        self._tokens: list[int] = []
-        self._shares: list[float] = []
-        self._ended = False
-
-    @property
-    def open(self) -> bool:
-        """Whether one more is wanted."""
-        return not self._ended and len(self._tokens) < self._limit
-
-    @property
-    def draft(self) -> Draft:
-        """As the engine sees it."""
-        return Draft(self._commit.slot, tuple(self._tokens), tuple(self._shares))
-
-    def take(self, token: int, share: float) -> None:
-        """Takes a token, unless it is too unlikely."""
-        if share < self._commit.draft_min_p:
-            self._ended = True
-        else:
-            self._tokens.append(token)
-            self._shares.append(share)
 
 
 def _plan(span: Span, next_token: int | None) -> SpanPlan:
