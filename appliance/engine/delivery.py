@@ -14,6 +14,7 @@ from appliance.engine.config import EngineConfig
 from appliance.engine.handle import EngineStatus, QueueStatus
 from appliance.engine.stream import Stream
 from appliance.errors import EngineFault, NotReadyError
+from appliance.model.host_gaps import HostGaps
 from appliance.scheduler.planner import Acceptance
 from appliance.scheduler.queue import RequestQueue
 from appliance.scheduler.request import Finished, FinishReason, GenerationRequest
@@ -26,7 +27,7 @@ _log = logging.getLogger(__name__)
 class Delivery:
     """Implements EngineHandle.
 
-    `submit` and `status` belong to the event loop; `publish` to the engine's thread; the others to any.
+    `submit` and `status` belong to the event loop; `show` and `publish` to the engine's thread; the others to any.
     """
 
     def __init__(
@@ -37,13 +38,15 @@ class Delivery:
         queue: RequestQueue,
         status: EngineStatus,
         on_fault: Callable[[str], None],
+        gaps: HostGaps | None = None,
     ) -> None:
-        """Closed until `open`."""
+        """Closed until `open`; `gaps` of a model whose windows have any."""
         self._config = config
         self._vocabulary = vocabulary
         self._queue = queue
         self._status = status
         self._on_fault = on_fault
+        self._gaps = gaps
         self._streams: dict[Session, Stream] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed_because: str | None = "the engine has not started yet"
@@ -94,10 +97,16 @@ class Delivery:
         now_s = time.monotonic()
         waiting, oldest_s = self._queue.picture()
         wait_s = 0.0 if oldest_s is None else now_s - oldest_s
+        gaps = self._gaps.times() if self._gaps is not None else None
         return replace(
             self._status,
             queue=QueueStatus(waiting=waiting, limit=self._queue.limit, oldest_wait_s=wait_s),
-            timings=replace(self._status.timings, uptime_s=now_s - self._started_s),
+            timings=replace(
+                self._status.timings,
+                uptime_s=now_s - self._started_s,
+                host_gap_p50_s=None if gaps is None else gaps.p50_s,
+                host_gap_p99_s=None if gaps is None else gaps.p99_s,
+            ),
             last_fault=self._fault,
         )
 
@@ -116,14 +125,16 @@ class Delivery:
         if self._loop is not None:
             self._call(self._end_later, deadline_s)
 
-    def publish(self, events: Sequence[SessionEvent], status: EngineStatus) -> None:
-        """Hands a window's events to their streams, in one call to the event loop."""
+    def show(self, status: EngineStatus) -> None:
+        """The picture from now on."""
         self._status = status
+
+    def publish(self, events: Sequence[SessionEvent]) -> None:
+        """Hands a window's events to their streams, in one call to the event loop."""
         for session, event in events:
             if isinstance(event, Finished):
                 _log_end(session, event)
-        if events:
-            self._call(self._deliver, events)
+        self._call(self._deliver, events)
 
     def fail(self, sentence: str) -> None:
         """Ends every stream as lost and refuses later requests; only the first fault counts."""

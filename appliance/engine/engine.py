@@ -14,7 +14,7 @@ from appliance.engine.loop import EngineLoop
 from appliance.engine.selftest import check_model
 from appliance.engine.steps import stepper_of
 from appliance.engine.watchdog import Watchdog
-from appliance.model.interface import LoadedModel
+from appliance.model.interface import LoadedModel, StepModel
 from appliance.scheduler.pages import PagePool
 from appliance.scheduler.queue import RequestQueue
 from appliance.scheduler.scheduler import Scheduler
@@ -49,6 +49,7 @@ class Engine:
             queue=queue,
             status=board.picture(scheduler),
             on_fault=on_fault,
+            gaps=model.gaps if isinstance(model, StepModel) else None,
         )
         self._watchdog = Watchdog(config.watchdog_s, on_silence=self._delivery.fail)
         self._loop = EngineLoop(

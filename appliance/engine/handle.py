@@ -83,7 +83,11 @@ class CacheStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimingStatus:
-    """Totals since start, in seconds and tokens; rates over the last busy minute."""
+    """Totals since start, in seconds and tokens; rates over the last busy minute.
+
+    `host_gap_p50_s` and `host_gap_p99_s`: from a window's end seen to the next one handed to the card, over the last
+    4,096 windows that followed another; None where the model has no such windows (the CPU).
+    """
 
     windows: int
     prompt_tokens: int
@@ -94,6 +98,8 @@ class TimingStatus:
     host_s: float
     tokens_per_s: float
     uptime_s: float
+    host_gap_p50_s: float | None = None
+    host_gap_p99_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ import torch
 
 from appliance.engine.board import Board
 from appliance.engine.delivery import Delivery
+from appliance.engine.outbox import Outbox
 from appliance.engine.steps import Stepper
 from appliance.engine.watchdog import Watchdog
 from appliance.scheduler.scheduler import Scheduler, SessionEvent
@@ -33,6 +34,7 @@ class EngineLoop:
         self._stepper = stepper
         self._scheduler = scheduler
         self._delivery = delivery
+        self._outbox = Outbox(scheduler, delivery=delivery, board=board)
         self._board = board
         self._watchdog = watchdog
         self._stopping = False
@@ -54,24 +56,28 @@ class EngineLoop:
             with torch.inference_mode():
                 while not self._stopping and self._delivery.fault is None:
                     self._once()
-                self._publish(self._scheduler.end_waiting() + self._scheduler.end_running())
+                self._outbox.add(self._scheduler.end_waiting() + self._scheduler.end_running())
+                self._outbox.send()
         except BaseException as error:
             _log.exception("event=engine_thread_failed")
-            self._delivery.fail(f"the engine failed and must be restarted: {type(error).__name__}: {error}")
+            try:
+                self._outbox.send()
+            finally:
+                self._delivery.fail(f"the engine failed and must be restarted: {type(error).__name__}: {error}")
         finally:
             self._watchdog.stop()
 
     def _once(self) -> None:
         began_s = time.perf_counter()
-        events = self._leavers()
-        admitted = self._scheduler.admit()
-        for session in admitted:
+        self._outbox.add(self._leavers())
+        for session in self._scheduler.admit():
             self._stepper.open(session)
-        if events or admitted:
-            self._publish(events)
+            self._outbox.changed()
         turn = self._scheduler.next_turn()
         if turn is None:
+            self._outbox.send()
             self._scheduler.check_idle()
+            self._stepper.rest()
             self._scheduler.queue.wait()
         else:
             self._watchdog.begin(turn.window.rows)
@@ -89,7 +95,7 @@ class EngineLoop:
     def _window(self, turn: Turn, began_s: float) -> None:
         tokens_before = self._scheduler.generated_tokens
         composed_s = time.perf_counter()
-        spent = self._stepper.step(turn, self._publish)
+        spent = self._stepper.step(turn, self._outbox)
         self._board.add(
             forward_s=spent.forward_s,
             sample_s=spent.sample_s,
@@ -97,6 +103,3 @@ class EngineLoop:
             host_s=composed_s - began_s + spent.host_s,
             tokens=self._scheduler.generated_tokens - tokens_before,
         )
-
-    def _publish(self, events: list[SessionEvent]) -> None:
-        self._delivery.publish(events, self._board.picture(self._scheduler))

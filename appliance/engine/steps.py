@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from appliance.engine.outbox import Outbox
 from appliance.engine.places import places_of
 from appliance.engine.sampler import Sampler
 from appliance.errors import EngineFault
@@ -14,11 +15,9 @@ from appliance.model.interface import Ask, LoadedModel, StepModel, Stepped
 from appliance.model.window import Commit, Draft
 from appliance.scheduler.commit import Drawn
 from appliance.scheduler.planner import drafts_on
-from appliance.scheduler.scheduler import Scheduler, SessionEvent
+from appliance.scheduler.scheduler import Scheduler
 from appliance.scheduler.session import Session
 from appliance.scheduler.windows import Turn
-
-Publish = Callable[[list[SessionEvent]], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,8 +37,15 @@ class Stepper(Protocol):
         """Prepares the slot that the session was given."""
         ...
 
-    def step(self, turn: Turn, publish: Publish) -> Spent:
-        """Computes a turn, settles it, tells the clients through `publish`, and offers the next drafts."""
+    def step(self, turn: Turn, outbox: Outbox) -> Spent:
+        """Computes a turn, settles it, leaves what the clients shall hear in `outbox`, and offers the next drafts.
+
+        The outbox is sent in here at the first moment at which the device does not wait for it.
+        """
+        ...
+
+    def rest(self) -> None:
+        """Nobody wants a window now; the time until the next is nobody's."""
         ...
 
 
@@ -58,7 +64,7 @@ class PlainStepper:
         self._model.set_pages(session.slot, session.pages)
         self.sampler.open(session)
 
-    def step(self, turn: Turn, publish: Publish) -> Spent:
+    def step(self, turn: Turn, outbox: Outbox) -> Spent:
         """See `Stepper`."""
         clock = time.perf_counter
         began_s = clock()
@@ -67,7 +73,8 @@ class PlainStepper:
         drawn = self.sampler.draw(turn, logits)
         sampled_s = clock()
         settled = self._scheduler.settle(turn, drawn)
-        publish(settled.events)
+        outbox.add(settled.events)
+        outbox.send()
         published_s = clock()
         # The clients hear of this window while the next one's drafts are computed.
         self._scheduler.offer(self._model.advance(settled.commits, self.sampler.choose))
@@ -77,6 +84,9 @@ class PlainStepper:
             draft_s=clock() - published_s,
             host_s=published_s - sampled_s,
         )
+
+    def rest(self) -> None:
+        """See `Stepper`; the time between calls is not measured here."""
 
 
 class DeviceStepper:
@@ -94,7 +104,7 @@ class DeviceStepper:
         self._plain.open(session)
         self._drawn[session.slot] = self._plain.sampler.give_rules(session, self._model)
 
-    def step(self, turn: Turn, publish: Publish) -> Spent:
+    def step(self, turn: Turn, outbox: Outbox) -> Spent:
         """See `Stepper`.
 
         Raises:
@@ -102,15 +112,21 @@ class DeviceStepper:
         """
         asks = self._asks(turn)
         if asks is None:
-            return self._plain.step(turn, publish)
+            outbox.send()
+            return self._plain.step(turn, outbox)
         clock = time.perf_counter
         began_s = clock()
-        stepped = self._model.step(turn.window, asks)
+        # The clients hear of the window before while the device computes this one.
+        stepped = self._model.step(turn.window, asks, meanwhile=outbox.send)
         ran_s = clock()
         settled = self._scheduler.settle(turn, [Drawn(found.tokens, found.finite) for found in stepped])
-        publish(settled.events)
+        outbox.add(settled.events)
         self._scheduler.offer(proposals(settled.commits, stepped))
         return Spent(forward_s=ran_s - began_s, sample_s=0.0, draft_s=0.0, host_s=clock() - ran_s)
+
+    def rest(self) -> None:
+        """See `Stepper`."""
+        self._model.gaps.interrupted()
 
     def _asks(self, turn: Turn) -> list[Ask] | None:
         """None when some span wants more than a draw."""

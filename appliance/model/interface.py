@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import torch
 
+from appliance.model.host_gaps import HostGaps
 from appliance.model.window import Commit, Draft, Window
 from kernels.sampling import Rules
 
@@ -106,9 +107,18 @@ class Stepped:
     probabilities: tuple[float, ...]
 
 
+def nothing() -> None:
+    """What a caller has to do meanwhile who has nothing to do."""
+
+
 @runtime_checkable
 class StepModel(LoadedModel, Protocol):
     """A model that draws, accepts and drafts where it computes: one launch and one wait for a whole turn."""
+
+    @property
+    def gaps(self) -> HostGaps:
+        """How long the device waited for the host between its windows."""
+        ...
 
     def open_rules(self, slot: int, rules: Rules, *, stops: Sequence[int], first_stop: int) -> bool:
         """Says how the tokens of an opened slot are drawn.
@@ -124,11 +134,15 @@ class StepModel(LoadedModel, Protocol):
         """
         ...
 
-    def step(self, window: Window, asks: Sequence[Ask]) -> tuple[Stepped, ...]:
+    def step(
+        self, window: Window, asks: Sequence[Ask], *, meanwhile: Callable[[], None] = nothing
+    ) -> tuple[Stepped, ...]:
         """Runs a window, keeps the drafts that equal the tokens drawn before them, and proposes new ones.
 
         Args:
             window: the spans.
             asks: one for each span, in order.
+            meanwhile: called while the device computes, and before anything that takes long on the host; safe to
+                call more than once.
         """
         ...

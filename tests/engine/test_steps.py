@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 import torch
 
-from appliance.model.interface import Ask, Stepped
+from appliance.model.host_gaps import HostGaps
+from appliance.model.interface import Ask, Stepped, nothing
 from appliance.model.window import Commit, Window
 from appliance.scheduler.request import SamplingParams
 from kernels.sampling import Rules
@@ -22,17 +23,24 @@ SPAN = 5
 class SteppingModel(FakeModel):
     """Implements StepModel on top of the checks of FakeModel, greedily."""
 
-    def __init__(self, *, lie: int = 0) -> None:
+    def __init__(self, *, lie: int = 0, fails_after: int | None = None) -> None:
         super().__init__(draft_right=mixed)
         self.steps = 0
+        self.fails_after = fails_after
         self.lie = lie
+        self.gaps = HostGaps()
 
     def open_rules(self, slot: int, rules: Rules, *, stops: Sequence[int], first_stop: int) -> bool:
         return rules.temperature == 0
 
-    def step(self, window: Window, asks: Sequence[Ask]) -> tuple[Stepped, ...]:
+    def step(
+        self, window: Window, asks: Sequence[Ask], *, meanwhile: Callable[[], None] = nothing
+    ) -> tuple[Stepped, ...]:
+        if self.steps == self.fails_after:
+            raise RuntimeError("the card is lost")
         self.steps += 1
         assert window.rows <= ROWS
+        meanwhile()
         best = self.forward(window).argmax(1).tolist()
         found, commits, first = [], [], 0
         for span, ask in zip(window.spans, asks, strict=True):
@@ -100,6 +108,20 @@ def test_what_a_step_cannot_draw_goes_the_plain_way() -> None:
             assert model.steps == 0
             assert (await collect(run.ask(PROMPTS[3], 6, sampling=GREEDY))).ids == model.greedy(PROMPTS[3], 6)
             assert model.steps > 0
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("windows", [2, 3, 5])
+def test_what_was_drawn_before_a_fault_is_delivered(windows: int) -> None:
+    model = SteppingModel(fails_after=windows)
+
+    async def scenario() -> None:
+        async with running(model, max_rows=ROWS, draft_max=0) as run:
+            answer = await collect(run.ask(PROMPTS[0], 24))
+            assert answer.ids == model.greedy(PROMPTS[0], windows)
+            assert answer.finished.fatal
+            assert "lost" in (answer.finished.error or "")
 
     play(scenario)
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from appliance.model.host_gaps import HostGaps
+from appliance.model.interface import nothing
 from appliance.model.plan import LoadPlan
 from appliance.model.qwen4exp.device.loading import LoadedStages
 from appliance.model.qwen4exp.device.trunk import Pending
@@ -46,6 +48,7 @@ class Launcher:
         self._stream: torch.cuda.Stream | None = None
         self._plans: dict[int, torch.Tensor] = {}
         self._results: dict[int, torch.Tensor] = {}
+        self.gaps = HostGaps()
 
     @property
     def captured(self) -> int:
@@ -69,7 +72,9 @@ class Launcher:
         self._run(rows, ("verify", rows), lambda: self._verify(rows))
         return self._logits[rows]
 
-    def step(self, rows: int, *, spans: int, steps: int, draws: Draws) -> Found:
+    def step(
+        self, rows: int, *, spans: int, steps: int, draws: Draws, meanwhile: Callable[[], None] = nothing
+    ) -> Found:
         """The whole turn of the window that was sent: one launch, one copy back, one wait.
 
         Args:
@@ -77,15 +82,21 @@ class Launcher:
             spans: bucket of its spans.
             steps: drafts to grow; 0 leaves the chain out.
             draws: how its slots draw.
+            meanwhile: see `StepModel`.
         """
-        self._run(rows, ("step", rows, spans, steps, draws), lambda: self._step(rows, spans, steps, draws))
+        key = ("step", rows, spans, steps, draws)
+        if key not in self._graphs:
+            meanwhile()  # what follows compiles, and takes minutes where nothing is cached
+        self._run(rows, key, lambda: self._step(rows, spans, steps, draws))
         result = self._parts.last.bucket(rows).result
         held = self._results.get(rows)
         if held is None:
             held = self._results[rows] = torch.zeros_like(result, device="cpu", pin_memory=self._cuda)
         held.copy_(result, non_blocking=True)
+        meanwhile()
         if self._cuda:
             torch.cuda.current_stream(self._device).synchronize()
+        self.gaps.seen()
         return self._found(rows, held)
 
     def _verify(self, rows: int) -> None:
@@ -123,7 +134,9 @@ class Launcher:
         graph = self._graphs.get(key)
         if graph is None:
             graph = self._graphs[key] = self._capture(rows, launch)
+            self.gaps.interrupted()
         graph.replay()
+        self.gaps.submitted()
 
     def _capture(self, rows: int, launch: Callable[[], None]) -> torch.cuda.CUDAGraph:
         """Runs the launches once over a window without rows, which compiles them and changes nothing; then records."""

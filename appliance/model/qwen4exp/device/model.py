@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 import torch
 
 from appliance.errors import EngineFault
-from appliance.model.interface import Ask, Chooser, Stepped
+from appliance.model.host_gaps import HostGaps
+from appliance.model.interface import Ask, Chooser, Stepped, nothing
 from appliance.model.plan import LoadPlan
 from appliance.model.qwen4exp.device.graphs import Launcher
 from appliance.model.qwen4exp.device.host_verdict import HostVerdict
@@ -42,6 +43,11 @@ class DeviceModel:
     def can_draft(self) -> bool:
         """Whether there is a draft layer, and it was wanted."""
         return self.parts.last.drafter is not None
+
+    @property
+    def gaps(self) -> HostGaps:
+        """See `StepModel`."""
+        return self.launcher.gaps
 
     @torch.inference_mode()
     def open_slot(self, slot: int) -> None:
@@ -110,7 +116,9 @@ class DeviceModel:
         return HostVerdict(self.parts.last, self.slots, window=window, commits=by_slot).run(choose)
 
     @torch.inference_mode()
-    def step(self, window: Window, asks: Sequence[Ask]) -> tuple[Stepped, ...]:
+    def step(
+        self, window: Window, asks: Sequence[Ask], *, meanwhile: Callable[[], None] = nothing
+    ) -> tuple[Stepped, ...]:
         """See `StepModel`.
 
         Raises:
@@ -123,7 +131,7 @@ class DeviceModel:
         draws = Draws(wide=WIDE in kinds, greedy=kinds == {GREEDY})
         plans = [_plan(span, ask.next_token) for span, ask in zip(window.spans, asks, strict=True)]
         self.launcher.send(rows, plans)
-        found = self.launcher.step(rows, spans=bucket_of(len(plans)), steps=steps, draws=draws)
+        found = self.launcher.step(rows, spans=bucket_of(len(plans)), steps=steps, draws=draws, meanwhile=meanwhile)
         results: list[Stepped] = []
         first = 0
         for number, (span, ask) in enumerate(zip(window.spans, asks, strict=True)):
