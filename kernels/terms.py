@@ -45,6 +45,25 @@ def check_terms(name: str, values: torch.Tensor, *, rows: int, width: int) -> No
         )
 
 
+def check_rows(name: str, values: torch.Tensor, *, rows: int, width: int) -> None:
+    """Refuses rows that a kernel over many rows cannot read.
+
+    Args:
+        name: of the argument, for the message.
+        values: fp16 or float32 [rows, width]; any stride but the last, which is 1.
+        rows: expected.
+        width: expected.
+
+    Raises:
+        ValueError: another dtype, shape or stride.
+    """
+    if values.dtype not in (torch.float16, torch.float32) or values.shape != (rows, width) or values.stride(1) != 1:
+        raise ValueError(
+            f"{name} is fp16 or float32 [{rows}, {width}] of adjacent values, "
+            f"found {values.dtype} {list(values.shape)} with strides {values.stride()}"
+        )
+
+
 def check_tensor(name: str, tensor: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> None:
     """Refuses a tensor of another shape, dtype, or memory order.
 

@@ -1,0 +1,32 @@
+"""Device side of what kernels over many rows share: products of tiles, their operands, offsets of tiles."""
+
+# mypy: ignore-errors
+# ruff: noqa: ANN001, ANN202
+
+import triton
+import triton.language as tl
+
+from kernels.device import HALF_MAX
+
+
+@triton.jit
+def product(a, b, EXACT: tl.constexpr):
+    """a . b in float32; EXACT operands are float32 and are multiplied as such."""
+    if EXACT:
+        return tl.dot(a, b, input_precision="ieee")
+    return tl.dot(a, b)
+
+
+@triton.jit
+def narrow(x, EXACT: tl.constexpr):
+    """Operand of a product: fp16, saturated (NaN stays NaN), or float32 as it is."""
+    if EXACT:
+        return x
+    x = tl.where(x > HALF_MAX, HALF_MAX, x)
+    return tl.where(x < -HALF_MAX, -HALF_MAX, x).to(tl.float16)
+
+
+@triton.jit
+def at_rows(row, width, b_column):
+    """Offsets of a tile [rows, columns] in rows of `width` values."""
+    return row.to(tl.int64)[:, None] * width + b_column[None, :]
