@@ -1,0 +1,200 @@
+"""Device code of experts over many rows: pairs of row and expert in the order of experts, tiles, and their products.
+
+A tile is up to BM pairs of one expert. Its product has the weights on the left, straight from planes in registers, and
+the gathered rows on the right. The inputs of a row are permuted inside every 128 (see `kernels.experts.prompt`), so
+that a lane's words of the planes are its share of the left side: k = 64 mj + 16 b + 8 mr + 4 h + i lies at
+32 i + 16 mj + 8 mr + 2 b + h.
+"""
+
+# mypy: ignore-errors
+# ruff: noqa: ANN001, ANN202
+
+import triton
+import triton.language as tl
+
+from kernels.device import HALF_MAX, pair
+from kernels.experts._route import NONE
+from kernels.planes._decode import _codes, _operand, _scales
+from kernels.planes._load import load_chunk, scale_words
+
+
+@triton.jit(do_not_specialize=["PAIRS"])
+def count_pairs(p_ids, p_first, p_count, PAIRS, USED: tl.constexpr, W: tl.constexpr, BLOCK: tl.constexpr):
+    """Grid (experts,): how many pairs have a smaller expert, and how many have this one."""
+    expert = tl.program_id(0)
+    smaller = tl.zeros([BLOCK], dtype=tl.int32)
+    mine = tl.zeros([BLOCK], dtype=tl.int32)
+    start = PAIRS * 0
+    while start < PAIRS:
+        q = start + tl.arange(0, BLOCK)
+        ids = tl.load(p_ids + (q // USED) * W + q % USED, mask=q < PAIRS, other=2147483647)
+        smaller += (ids < expert).to(tl.int32)
+        mine += (ids == expert).to(tl.int32)
+        start += BLOCK
+    tl.store(p_first + expert, tl.sum(smaller, axis=0))
+    tl.store(p_count + expert, tl.sum(mine, axis=0))
+
+
+@triton.jit(do_not_specialize=["PAIRS", "TILES"])
+def place_pairs(p_ids, p_weights, p_first, p_count, p_row, p_out, p_share, p_tile_expert, p_tile_first, PAIRS, TILES,
+                E: tl.constexpr, E2: tl.constexpr, USED: tl.constexpr, W: tl.constexpr, BM: tl.constexpr,
+                BLOCK: tl.constexpr):  # fmt: skip
+    """Grid (experts + 1,): an expert's pairs in the order of rows, and its tiles; the last program ends the list."""
+    expert = tl.program_id(0)
+    e = tl.arange(0, E2)
+    tiles = (tl.load(p_count + e, mask=e < E, other=0) + BM - 1) // BM
+    tile = tl.sum(tl.where(e < expert, tiles, 0), axis=0)
+    b = tl.arange(0, BLOCK)
+    if expert == E:
+        while tile < TILES:
+            tl.store(p_tile_expert + tile + b, 0 * b - 1, mask=tile + b < TILES)
+            tile += BLOCK
+    else:
+        first = tl.load(p_first + expert)
+        count = tl.load(p_count + expert)
+        start = count * 0
+        while start < count:
+            tl.store(p_tile_expert + tile + start // BM, expert)
+            tl.store(p_tile_first + tile + start // BM, first + start)
+            start += BM
+        place = first
+        start = count * 0
+        if count > 0:
+            while start < PAIRS:
+                q = start + b
+                ids = tl.load(p_ids + (q // USED) * W + q % USED, mask=q < PAIRS, other=-1)
+                member = ids == expert
+                some = member.to(tl.int32)
+                at = place + tl.cumsum(some, axis=0) - 1
+                share = tl.load(p_weights + (q // USED) * W + q % USED, mask=member, other=0.0)
+                tl.store(p_row + at, q // USED, mask=member)
+                tl.store(p_out + at, (q // USED) * (USED + 1) + q % USED, mask=member)
+                tl.store(p_share + at, share, mask=member)
+                place += tl.sum(some, axis=0)
+                start += BLOCK
+
+
+@triton.jit
+def _left(value, T: tl.constexpr):
+    """[b, a, 1, T, qg, m, h] to the left side [32 T, 32]: rows (g, t, q, a), inputs (mj, mr, b, h)."""
+    p = value.reshape(4, 8, T, 2, 2, 2, 2, 2)  # b a T q g mj mr h
+    return tl.permute(p, (4, 2, 3, 1, 5, 6, 0, 7)).reshape(32 * T, 32)
+
+
+@triton.jit
+def _tile_product(p_strips, strip, p_x, rows, o_row, p_grid, FMT: tl.constexpr, T: tl.constexpr, BM: tl.constexpr,
+                  NCH: tl.constexpr, STRIPS: tl.constexpr, EXACT: tl.constexpr):  # fmt: skip
+    """float32 [32 T, BM]: T strips times the rows that `rows` [BM] names, multiplier applied.
+
+    Row 16 g + 8 q + a of strip t is row 16 T g + 16 t + 8 q + a of the result: so a warp has whole strips.
+    """
+    BITS: tl.constexpr = FMT & 63
+    acc = tl.zeros([32 * T, BM], dtype=tl.float32)
+    k = tl.arange(0, 32)[:, None]
+    p_rows = p_x + rows[None, :].to(tl.int64) * o_row + k
+    for chunk in range(NCH):
+        r0, r1, r2, r3, r4, r5, r6, r7 = load_chunk(p_strips, strip, chunk, FMT, NCH, STRIPS, 1, T, T, 0)
+        if BITS < 16:
+            even, odd, offset = _scales(r4, r5, r6, FMT, 1, T, EXACT)
+            codes, high_codes = _codes(r0, r1, r2, p_grid, FMT, 1, T)
+        for i in tl.static_range(4):
+            x = tl.load(p_rows + chunk * 128 + i * 32)
+            if BITS >= 16:
+                if i == 0:
+                    first = r0
+                    second = r4
+                elif i == 1:
+                    first = r1
+                    second = r5
+                elif i == 2:
+                    first = r2
+                    second = r6
+                else:
+                    first = r3
+                    second = r7
+            if BITS == 16:
+                w = pair(first)
+                acc = _dot(_left(w.to(tl.float32) if EXACT else w, T), x, acc, EXACT)
+            elif BITS == 32:
+                full = tl.join(first.to(tl.float32, bitcast=True), second.to(tl.float32, bitcast=True))
+                if EXACT:
+                    acc = _dot(_left(full, T), x, acc, EXACT)
+                else:  # two halves hold 22 bits of a float32; their products with fp16 inputs are exact
+                    w = full.to(tl.float16)
+                    acc = _dot(_left(w, T), x, acc, EXACT)
+                    acc = _dot(_left((full - w.to(tl.float32)).to(tl.float16), T), x, acc, EXACT)
+            else:
+                w = _operand(codes, high_codes, even, odd, offset, i, FMT, EXACT)
+                acc = _dot(_left(w if EXACT else pair(w), T), x, acc, EXACT)
+    row = tl.arange(0, 32 * T)
+    LENGTH: tl.constexpr = NCH * ((416 if (FMT >> 23) & 1 else BITS * 128) + scale_words(FMT)) + 4
+    tail = (tl.minimum(strip + row // 16 % T, STRIPS - 1) + 1) * LENGTH - 4
+    return acc * tl.load(p_strips + tail).to(tl.float32, bitcast=True)[:, None]
+
+
+@triton.jit
+def _dot(w, x, acc, EXACT: tl.constexpr):
+    return tl.dot(w, x, acc, input_precision="ieee" if EXACT else "tf32")
+
+
+@triton.jit
+def _tile(p_table, p_tile_expert, p_tile_first, p_first, p_count, tile):
+    """Base of the tile's expert, its first pair, and the pair after its expert's last; base NONE: no tile."""
+    expert = tl.load(p_tile_expert + tile)
+    at = tl.maximum(expert, 0)
+    base = tl.where(expert >= 0, tl.load(p_table + at), NONE)
+    return base, tl.load(p_tile_first + tile), tl.load(p_first + at) + tl.load(p_count + at)
+
+
+@triton.jit
+def gate_up_tiles(p_anchor, p_table, p_tile_expert, p_tile_first, p_first, p_count, p_row, p_x, p_h, p_grid,
+                  FORM: tl.constexpr, FMT: tl.constexpr, BM: tl.constexpr, NCH: tl.constexpr, STRIPS: tl.constexpr,
+                  EXACT: tl.constexpr):  # fmt: skip
+    """Grid (tiles * strips / 4,): h [pairs, 16 STRIPS] = silu(gate) * up of the tiles whose expert has this form."""
+    BLOCKS: tl.constexpr = STRIPS // 4
+    tile = tl.program_id(0) // BLOCKS
+    block = tl.program_id(0) % BLOCKS
+    base, first, stop = _tile(p_table, p_tile_expert, p_tile_first, p_first, p_count, tile)
+    if (base != NONE) & ((base & 1) == FORM):
+        pairs = first + tl.arange(0, BM)
+        rows = tl.load(p_row + pairs, mask=pairs < stop, other=0)
+        acc = _tile_product(p_anchor + (base >> 1) * 4, block * 4, p_x, rows, NCH * 128, p_grid, FMT, 4, BM, NCH,
+                            STRIPS, EXACT)  # fmt: skip
+        gate, up = tl.split(tl.permute(acc.reshape(2, 64, BM), (1, 2, 0)))
+        h = gate / (1.0 + tl.exp(-gate)) * up  # (b mr h i), pair; the block is half mj of a chunk
+        h = tl.permute(h.reshape(4, 2, 2, 4, BM), (4, 3, 1, 0, 2)).reshape(BM, 4, 16)
+        i = tl.arange(0, 4)[None, :, None]
+        inner = tl.arange(0, 16)[None, None, :]
+        at = pairs[:, None, None].to(tl.int64) * (STRIPS * 16) + (block // 2) * 128 + i * 32 + (block % 2) * 16 + inner
+        if not EXACT:
+            h = tl.minimum(tl.maximum(h, -HALF_MAX, propagate_nan=tl.PropagateNan.ALL), HALF_MAX,
+                           propagate_nan=tl.PropagateNan.ALL)  # fmt: skip
+        tl.store(p_h + at, h.to(p_h.dtype.element_ty), mask=pairs[:, None, None] < stop)
+
+
+@triton.jit
+def down_tiles(p_anchor, p_table, p_tile_expert, p_tile_first, p_first, p_count, p_out, p_share, p_h, p_y, p_grid, N,
+               FORM: tl.constexpr, FMT: tl.constexpr, SKIP: tl.constexpr, BM: tl.constexpr, NCH: tl.constexpr,
+               STRIPS: tl.constexpr, EXACT: tl.constexpr):  # fmt: skip
+    """Grid (tiles * ceil(strips / 4),): y [rows * (used + 1), N], weighted products of (row, slot); SKIP: words of
+    gate-up planes before the down planes."""
+    BLOCKS: tl.constexpr = (STRIPS + 3) // 4
+    tile = tl.program_id(0) // BLOCKS
+    block = tl.program_id(0) % BLOCKS
+    base, first, stop = _tile(p_table, p_tile_expert, p_tile_first, p_first, p_count, tile)
+    if (base != NONE) & ((base & 1) == FORM):
+        pairs = first + tl.arange(0, BM)
+        m_pair = pairs < stop
+        at = tl.where(m_pair, pairs, first)
+        acc = _tile_product(p_anchor + (base >> 1) * 4 + SKIP, block * 4, p_h, at, NCH * 128, p_grid, FMT, 4, BM, NCH,
+                            STRIPS, EXACT)  # fmt: skip
+        acc = tl.permute(acc.reshape(2, 4, 16, BM), (3, 1, 0, 2)).reshape(BM, 128)
+        y = acc * tl.load(p_share + pairs, mask=m_pair, other=0.0)[:, None]
+        out = tl.load(p_out + pairs, mask=m_pair, other=0).to(tl.int64)
+        n = block * 128 + tl.arange(0, 128)
+        if not EXACT:
+            y = tl.minimum(tl.maximum(y, -HALF_MAX, propagate_nan=tl.PropagateNan.ALL), HALF_MAX,
+                           propagate_nan=tl.PropagateNan.ALL)  # fmt: skip
+        tl.store(
+            p_y + out[:, None] * N + n[None, :], y.to(p_y.dtype.element_ty), mask=m_pair[:, None] & (n < N)[None, :]
+        )

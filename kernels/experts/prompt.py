@@ -1,0 +1,290 @@
+"""Experts over many rows of a prompt: pairs of row and expert are sorted on the device, and every expert reads its own.
+
+All launches depend on the number of rows and on the layer's sizes; how busy each expert is, only the device knows. A
+tile is up to `tile_rows` pairs of one expert, and there are as many places for tiles as the worst distribution needs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad, silu
+
+from kernels.experts._prompt import count_pairs, down_tiles, gate_up_tiles, place_pairs
+from kernels.experts._route import top_experts
+from kernels.experts.layout import ExpertKind, ExpertLayout, split_expert
+from kernels.linear.op import codebook
+from kernels.linear.prompt import Room, multiply
+from kernels.planes import FORMATS, Planes, operand_columns
+
+HALF_MAX = 65504.0
+_SCAN = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """Experts of each row: its best first, then the shared one.
+
+    Attributes:
+        ids: int32 [rows, 16 or 32].
+        weights: float32 likewise.
+    """
+
+    ids: Tensor
+    weights: Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tiles:
+    """Pairs of a row and a routed expert in the order of experts, and the tiles they fill.
+
+    Attributes:
+        size: pairs of a tile.
+        first, count: int32 [experts], each one's place among the pairs.
+        row: int32 [pairs].
+        out: int32 [pairs]: row * (used + 1) + slot.
+        share: float32 [pairs].
+        tile_expert, tile_first: int32 [tiles]: whose it is (-1 ends the list), and its first pair.
+    """
+
+    size: int
+    first: Tensor
+    count: Tensor
+    row: Tensor
+    out: Tensor
+    share: Tensor
+    tile_expert: Tensor
+    tile_first: Tensor
+
+
+def choose_experts(logits: Tensor, *, layout: ExpertLayout, gate_column: int, counts: Tensor | None = None) -> Choice:
+    """The experts of each row, as `kernels.experts.route` chooses them.
+
+    Args:
+        logits: float32 [rows, columns], routed experts first.
+        layout: of the layer.
+        gate_column: column of the shared expert's logit.
+        counts: int32 [experts]; each row adds one to each of its routed experts.
+    """
+    rows, columns = logits.shape
+    if logits.dtype != torch.float32 or not logits.is_contiguous() or columns <= max(layout.experts - 1, gate_column):
+        raise ValueError(
+            f"choose_experts: logits are contiguous float32 [rows, more than {max(layout.experts - 1, gate_column)}], "
+            f"found {logits.dtype} {list(logits.shape)}"
+        )
+    width, device = 16 if layout.used < 16 else 32, logits.device
+    ids = torch.empty((rows, width), dtype=torch.int32, device=device)
+    weights = torch.empty((rows, width), device=device)
+    used = torch.full((1,), rows, dtype=torch.int32, device=device)
+    top_experts[(rows,)](
+        logits,
+        used,
+        ids,
+        ids if counts is None else counts,
+        ids,
+        weights,
+        *(ids, ids, ids, weights),
+        rows,
+        columns,
+        GATE=gate_column,
+        PARTS=1,
+        E=layout.experts,
+        E2=_power(layout.experts),
+        USED=layout.used,
+        W=width,
+        COUNT=counts is not None,
+        SINGLE=False,
+        PDL=False,
+        num_warps=1,
+    )
+    return Choice(ids=ids, weights=weights)
+
+
+def tile_rows(rows: int, layout: ExpertLayout, *, exact: bool) -> int:
+    """Pairs of a tile: about what an expert gets of so many rows, 16 to 64."""
+    average = rows * layout.used / layout.experts
+    return 16 if exact or average <= 12 else 32 if average <= 28 else 64
+
+
+def sort_pairs(choice: Choice, *, layout: ExpertLayout, size: int) -> Tiles:
+    """Sorts pairs by expert, those of an expert by row, and cuts them into tiles of `size`."""
+    rows, width = choice.ids.shape
+    pairs, device = rows * layout.used, choice.ids.device
+    most = pairs // size + layout.experts
+
+    def whole(count: int) -> Tensor:
+        return torch.empty(count, dtype=torch.int32, device=device)
+
+    tiles = Tiles(
+        size=size,
+        first=whole(layout.experts),
+        count=whole(layout.experts),
+        row=whole(pairs),
+        out=whole(pairs),
+        share=torch.empty(pairs, device=device),
+        tile_expert=whole(most),
+        tile_first=whole(most),
+    )
+    shape = {"USED": layout.used, "W": width, "BLOCK": _SCAN if device.type == "cuda" else _power(pairs)}
+    count_pairs[(layout.experts,)](choice.ids, tiles.first, tiles.count, pairs, num_warps=4, **shape)
+    place_pairs[(layout.experts + 1,)](
+        choice.ids,
+        choice.weights,
+        tiles.first,
+        tiles.count,
+        tiles.row,
+        tiles.out,
+        tiles.share,
+        tiles.tile_expert,
+        tiles.tile_first,
+        pairs,
+        most,
+        E=layout.experts,
+        E2=_power(layout.experts),
+        BM=size,
+        num_warps=4,
+        **shape,
+    )
+    return tiles
+
+
+def to_left(x: Tensor) -> Tensor:
+    """Rows [rows, K] with their inputs in the order of `_prompt.py`, zeros to the next 128."""
+    rows, columns = x.shape
+    padded = pad(x, (0, operand_columns(columns) - columns))
+    return padded.reshape(rows, -1, 2, 4, 2, 2, 4).permute(0, 1, 6, 2, 4, 3, 5).reshape(rows, -1)  # mj b mr h i
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkExperts:
+    """Where a layer's experts are and how they lie.
+
+    Attributes:
+        layout: of the layer.
+        table: int64 [experts + 1] of `table_entry`.
+        anchor: the table's.
+        shared: words of the shared expert.
+        forms: format bits that occur in the table: (0,), (0, 1) or (1,).
+    """
+
+    layout: ExpertLayout
+    table: Tensor
+    anchor: Tensor
+    shared: Tensor
+    forms: tuple[int, ...] = (0, 1)
+
+
+def run_experts_chunk(x: Tensor, choice: Choice, *, experts: ChunkExperts, room: Room, exact: bool) -> Tensor:
+    """The weighted results of every row and slot, [rows, used + 1, hidden] of x's type, the shared expert last.
+
+    Args:
+        x: [rows, hidden], fp16, or float32 if exact.
+        choice: of these rows.
+        experts: of the layer.
+        room: for the shared expert's matrices.
+        exact: float32 throughout.
+
+    Raises:
+        ValueError: a shape or type that does not fit.
+    """
+    layout, rows = experts.layout, x.shape[0]
+    hidden, wanted = layout.kind.hidden, torch.float32 if exact else torch.float16
+    if x.shape != (choice.ids.shape[0], hidden) or x.dtype != wanted:
+        raise ValueError(f"experts: x is {wanted} [{choice.ids.shape[0]}, {hidden}], found {x.dtype} {list(x.shape)}")
+    out = torch.empty((rows, layout.used + 1, hidden), dtype=wanted, device=x.device)
+    tiles = sort_pairs(choice, layout=layout, size=tile_rows(rows, layout, exact=exact))
+    left = to_left(x)
+    inner = torch.empty((rows * layout.used, operand_columns(layout.kind.ff)), dtype=wanted, device=x.device)
+    for form in experts.forms:
+        gate_up_chunk(left, tiles, experts=experts, form=form, out=inner, exact=exact)
+    for form in experts.forms:
+        down_chunk(inner, tiles, experts=experts, form=form, out=out, exact=exact)
+    _shared(x, choice.weights[:, layout.used], experts=experts, room=room, exact=exact, out=out[:, layout.used])
+    return out
+
+
+def gate_up_chunk(left: Tensor, tiles: Tiles, *, experts: ChunkExperts, form: int, out: Tensor, exact: bool) -> None:
+    """silu(gate x) * up x of every pair whose expert has the format bit `form`: `out` [pairs, padded ff]."""
+    kind = _kind(experts.layout, form)
+    strips = 2 * operand_columns(kind.ff) // 32
+    gate_up_tiles[(tiles.tile_expert.shape[0] * strips // 4,)](
+        *_places(experts, tiles),
+        tiles.row,
+        left,
+        out,
+        codebook(left.device),
+        FORM=form,
+        FMT=FORMATS[kind.gate_up].packed,
+        BM=tiles.size,
+        NCH=operand_columns(kind.hidden) // 128,
+        STRIPS=strips,
+        EXACT=exact,
+        num_warps=4,
+        num_stages=_stages(kind.gate_up),
+    )
+
+
+def down_chunk(inner: Tensor, tiles: Tiles, *, experts: ChunkExperts, form: int, out: Tensor, exact: bool) -> None:
+    """The weighted down projections of every pair whose expert has the format bit `form`."""
+    kind = _kind(experts.layout, form)
+    strips = -(-kind.hidden // 32)
+    down_tiles[(tiles.tile_expert.shape[0] * -(-strips // 4),)](
+        *_places(experts, tiles),
+        tiles.out,
+        tiles.share,
+        inner,
+        out,
+        codebook(inner.device),
+        kind.hidden,
+        FORM=form,
+        FMT=FORMATS[kind.down].packed,
+        SKIP=kind.gate_up_words,
+        BM=tiles.size,
+        NCH=operand_columns(kind.ff) // 128,
+        STRIPS=strips,
+        EXACT=exact,
+        num_warps=4,
+        num_stages=_stages(kind.down),
+    )
+
+
+def _places(experts: ChunkExperts, tiles: Tiles) -> tuple[Tensor, ...]:
+    return (
+        experts.anchor.view(torch.uint32),
+        experts.table,
+        tiles.tile_expert,
+        tiles.tile_first,
+        tiles.first,
+        tiles.count,
+    )
+
+
+def _stages(form: str) -> int:
+    """Chunks in flight, so that small cards' shared memory holds them."""
+    bits = FORMATS[form].bits
+    return 1 if bits == 32 else 2 if bits == 16 else 3
+
+
+def _kind(layout: ExpertLayout, form: int) -> ExpertKind:
+    return layout.host_kind if form else layout.kind
+
+
+def _shared(x: Tensor, share: Tensor, *, experts: ChunkExperts, room: Room, exact: bool, out: Tensor) -> None:
+    """The shared expert reads every row: two products like those of any matrix."""
+    kind = experts.layout.shared_kind
+    upper, lower = split_expert(experts.shared, kind)
+    both = multiply(x, upper, room=room, exact=exact).view(x.shape[0], -1, 2, 16).to(torch.float32)
+    inner = (silu(both[:, :, 0]) * both[:, :, 1]).reshape(x.shape[0], -1)[:, : kind.ff]
+    inner = inner if exact else inner.clamp(-HALF_MAX, HALF_MAX).to(torch.float16)
+    torch.mul(multiply(inner, lower, room=room, exact=exact), share.unsqueeze(1).to(out.dtype), out=out)
+
+
+def shared_matrices(experts: ChunkExperts) -> tuple[Planes, Planes]:
+    """The shared expert's matrices, for the size of the room."""
+    return split_expert(experts.shared, experts.layout.shared_kind)
+
+
+def _power(count: int) -> int:
+    return 1 << (count - 1).bit_length()

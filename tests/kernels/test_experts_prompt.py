@@ -1,0 +1,95 @@
+"""Experts over many rows against float64: both forms, odd rows, idle and busy experts, tiles that are not full."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from kernels.experts.prompt import (
+    ChunkExperts,
+    choose_experts,
+    run_experts_chunk,
+    shared_matrices,
+    sort_pairs,
+    tile_rows,
+)
+from kernels.experts.reference import best_experts, experts_reference
+from kernels.linear.prompt import Room, room_halves
+from tests.kernels.test_experts import CASES, LAYERS, Layer, difference, make_layer
+
+ON_CARD = torch.cuda.is_available()
+
+
+def parts_of(layer: Layer) -> ChunkExperts:
+    layout = layer.layout
+    forms = (0,) if layout.kind == layout.host_kind else (0, 1)
+    return ChunkExperts(layout=layout, table=layer.table, anchor=layer.anchor, shared=layer.words[-1], forms=forms)
+
+
+def logits_of(rows: int, experts: int, device: str, *, skew: float = 0.0) -> torch.Tensor:
+    """[rows, columns]; with skew, the first expert is busy and the last idle."""
+    found = torch.randn(rows, experts + 5, generator=torch.Generator().manual_seed(rows))
+    found[:, 0] += skew
+    found[:, experts - 1] -= skew
+    return found.to(device)
+
+
+@pytest.mark.parametrize(
+    ("kind", "exact"), CASES, ids=[f"{kind}-{'exact' if exact else 'fast'}" for kind, exact in CASES]
+)
+@pytest.mark.parametrize("rows", [513, 37, 3000] if ON_CARD else [19], ids=str)
+@pytest.mark.parametrize("skew", [0.0, 30.0], ids=["even", "skewed"])
+def test_mixture_against_float64(device: str, kind: str, exact: bool, rows: int, skew: float) -> None:
+    (hidden, _, _, experts, used), _ = LAYERS[kind]
+    layer = make_layer(device, kind)
+    parts = parts_of(layer)
+    x = torch.randn(rows, hidden, generator=torch.Generator().manual_seed(rows)).to(device)
+    x = x if exact else x.to(torch.float16)
+    logits = logits_of(rows, experts, device, skew=skew)
+    counts = torch.zeros(experts, dtype=torch.int32, device=device)
+    choice = choose_experts(logits, layout=layer.layout, gate_column=experts + 4, counts=counts)
+    total = logits[:, [*range(experts), -1]].double()
+    best = torch.tensor([best_experts(row, used=used)[0] for row in total[:, :-1].cpu()])
+    assert torch.equal(choice.ids[:, :used].long().cpu(), best)
+    assert torch.equal(counts.long().cpu(), torch.bincount(best.flatten(), minlength=experts))
+    room = Room(room_halves(shared_matrices(parts), exact=exact), device=device)
+    found = run_experts_chunk(x, choice, experts=parts, room=room, exact=exact)
+    wanted = experts_reference(x.double(), total, layer.weights, used=used)
+    assert found.dtype == x.dtype
+    assert difference(found, wanted) < (3e-6 if exact else 2e-3)
+
+
+@pytest.mark.parametrize("rows", [1, 16, 33], ids=str)
+def test_pairs_are_sorted_and_every_tile_has_one_expert(device: str, rows: int) -> None:
+    layout = make_layer(device, "one-form").layout
+    choice = choose_experts(
+        logits_of(rows, layout.experts, device, skew=2.0), layout=layout, gate_column=layout.experts + 4
+    )
+    tiles = sort_pairs(choice, layout=layout, size=16)
+    flat = choice.ids[:, : layout.used].flatten()
+    order = torch.sort(flat, stable=True).indices
+    assert torch.equal(tiles.row.long(), order // layout.used)
+    assert torch.equal(tiles.out.long(), order // layout.used * (layout.used + 1) + order % layout.used)
+    assert torch.equal(tiles.share, choice.weights[:, : layout.used].flatten()[order])
+    wanted = []
+    for expert, count in enumerate(torch.bincount(flat, minlength=layout.experts).tolist()):
+        first = int((flat < expert).sum())
+        wanted += [(expert, start) for start in range(first, first + count, 16)]
+    listed = tiles.tile_expert.tolist()
+    assert list(zip(listed, tiles.tile_first.tolist(), strict=True))[: len(wanted)] == wanted
+    assert set(listed[len(wanted) :]) <= {-1}
+
+
+def test_tiles_grow_with_the_rows() -> None:
+    layout = make_layer("cpu", "one-form").layout
+    assert [tile_rows(rows, layout, exact=False) for rows in (16, 40, 4000)] == [16, 32, 64]
+    assert tile_rows(4000, layout, exact=True) == 16
+
+
+def test_refusals_are_sentences() -> None:
+    layer = make_layer("cpu", "one-form")
+    with pytest.raises(ValueError, match=r"float32 \[rows, more than 7\], found torch.float32 \[2, 4\]"):
+        choose_experts(torch.zeros(2, 4), layout=layer.layout, gate_column=7)
+    choice = choose_experts(torch.zeros(2, 8), layout=layer.layout, gate_column=7)
+    with pytest.raises(ValueError, match=r"x is torch.float16 \[2, 96\], found torch.float32 \[2, 96\]"):
+        run_experts_chunk(torch.zeros(2, 96), choice, experts=parts_of(layer), room=Room(8, device="cpu"), exact=False)
