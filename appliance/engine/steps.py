@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from appliance.engine.outbox import Outbox
-from appliance.engine.places import places_of
 from appliance.engine.sampler import Sampler
 from appliance.errors import EngineFault
 from appliance.model.interface import Ask, LoadedModel, StepModel, Stepped
@@ -130,19 +129,16 @@ class DeviceStepper:
 
     def _asks(self, turn: Turn) -> list[Ask] | None:
         """None when some span wants more than a draw."""
-        places = places_of(turn)
+        if not all(self._drawn[session.slot] for session in turn.sessions):
+            return None
+        draws: list[int | None] = [None] * turn.decoding  # the prompt's next token where a span draws nothing
+        for span, session in zip(turn.window.spans[turn.decoding :], turn.sessions[turn.decoding :], strict=True):
+            stop = span.start + len(span.tokens)
+            draws.append(session.request.prompt_ids[stop] if stop < session.prompt_tokens else None)
         limits = self._scheduler.limits
-        draft_max = limits.draft_max if drafts_on(limits, decoding=sum(p.drawn > 0 for p in places)) else 0
-        asks: list[Ask] = []
-        for place in places:
-            if not self._drawn[place.session.slot]:
-                return None
-            if place.drawn:
-                asks.append(Ask(draft_max=draft_max))
-            else:
-                after = place.session.request.prompt_ids[place.span.start + len(place.span.tokens)]
-                asks.append(Ask(next_token=after))
-        return asks
+        draft_max = limits.draft_max if drafts_on(limits, decoding=draws.count(None)) else 0
+        drawn = Ask(draft_max=draft_max)
+        return [drawn if token is None else Ask(next_token=token) for token in draws]
 
 
 def proposals(commits: Sequence[Commit], stepped: Sequence[Stepped]) -> list[Draft]:

@@ -57,6 +57,39 @@ def judge(session: Session, drawn: Drawn, *, repeat_limit: int) -> Verdict:
     A draft is right when it equals the token drawn at the row before it; the first wrong one ends the span. Whichever
     end comes first in the order of tokens wins; on the same token a stop wins over the length.
     """
+    verdict = _uneventful(session, drawn, repeat_limit=repeat_limit)
+    return verdict or _token_by_token(session, drawn, repeat_limit=repeat_limit)
+
+
+def _uneventful(session: Session, drawn: Drawn, *, repeat_limit: int) -> Verdict | None:
+    """The verdict where no token can end anything, which is nearly always; None where each has to be looked at.
+
+    The device waits for this, so it is worth a way of its own.
+    """
+    output, tokens = session.output, drawn.tokens
+    accepted = 0
+    for draft, token in zip(session.drafts, tokens, strict=False):
+        if draft != token:
+            break
+        accepted += 1
+    new = tuple(tokens[: accepted + 1])
+    if (
+        len(new) != accepted + 1
+        or not session.request.stop_token_ids.isdisjoint(new)
+        or not all(drawn.finite)
+        or len(output) + len(new) >= session.answer_tokens
+        or (repeat_limit and session.run + len(new) >= repeat_limit)
+    ):
+        return None
+    before = output[-1] if output else None
+    for token in new:
+        session.run = session.run + 1 if token == before else 1
+        before = token
+    output += new
+    return Verdict(new, accepted)
+
+
+def _token_by_token(session: Session, drawn: Drawn, *, repeat_limit: int) -> Verdict:
     request = session.request
     drafts = session.drafts
     start = len(session.output)

@@ -53,16 +53,20 @@ def pack_plan(spans: Sequence[SpanPlan], *, bucket: int, out: np.ndarray) -> Non
         raise ValueError(f"a window of {rows} rows does not fit a bucket of {bucket}")
     if len({span.slot for span in spans}) != len(spans):
         raise ValueError(f"every slot has one span of a window, found slots {[span.slot for span in spans]}")
-    table = out[1 : 1 + COLUMNS * bucket].reshape(COLUMNS, bucket)
-    tokens = out[1 + COLUMNS * bucket :]
-    out[0] = len(spans)
+    table: list[tuple[int, ...]] = []
+    tokens: list[int] = []
     at = 0
-    for number, span in enumerate(spans):
+    for span in spans:
         given = len(span.tokens)
         if span.rows < 1 or (given and (given != span.rows or span.start < 0 or not 1 <= span.certain <= given)):
             raise ValueError(f"{span}: rows, tokens, start and certain rows do not fit together")
         start = span.start if given else -1
         following = -1 if span.next_token is None else span.next_token
-        table[:, number] = (span.slot, span.rows, span.certain if given else 1, start, following, at)
-        tokens[at : at + given] = span.tokens
+        table.append((span.slot, span.rows, span.certain if given else 1, start, following, at))
+        tokens += span.tokens
         at += given
+    # Two assignments: each costs as much as a few spans, and the device waits.
+    out[0] = len(spans)
+    if table:
+        out[1 : 1 + COLUMNS * bucket].reshape(COLUMNS, bucket)[:, : len(table)] = np.array(table, dtype=np.int32).T
+    out[1 + COLUMNS * bucket :][: len(tokens)] = tokens

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
+from random import Random
 
 import pytest
 
 from appliance.errors import EngineFault, QueueFullError
+from appliance.scheduler import commit
 from appliance.scheduler.commit import Drawn, judge
 from appliance.scheduler.limits import Limits
 from appliance.scheduler.pages import PagePool
@@ -238,3 +240,22 @@ def test_prompts_to_score_share_the_rows_that_yield_logits() -> None:
     turn = build_turn([], readers, limits=LIMITS)
     assert turn is not None
     assert [(len(span.tokens), span.logit_rows) for span in turn.window.spans] == [(2, 2), (2, 2)]
+
+
+def test_the_quick_verdict_is_the_slow_one() -> None:
+    """Whatever is drawn, drafted, allowed and left: `judge` is the token-by-token walk."""
+    random = Random(5)
+    ends = set()
+    for _ in range(3000):
+        drafts = tuple(random.randrange(4) for _ in range(random.randrange(5)))
+        drawn = [random.choice((*drafts[row : row + 1], random.randrange(4))) for row in range(len(drafts) + 1)]
+        finite = [random.random() < 0.95 for _ in drawn]
+        stops, answer, limit = random.choice(((), (3,))), random.randrange(4, 12), random.choice((0, 3))
+        found = []
+        for way in (judge, commit._token_by_token):
+            one = session(answer=answer, stops=stops)
+            one.output, one.run, one.drafts = [2, 2, 1], 1, drafts
+            found.append((way(one, Drawn(drawn, finite), repeat_limit=limit), one.output, one.run))
+        assert found[0] == found[1]
+        ends.add(found[0][0].reason)
+    assert ends == {None, FinishReason.STOP, FinishReason.LENGTH, FinishReason.ERROR}
