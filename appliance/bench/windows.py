@@ -16,6 +16,7 @@ from appliance.model.plan import LoadPlan
 from appliance.model.qwen4exp.device.loading import build_stages, give_stores
 from appliance.model.qwen4exp.device.model import DeviceModel
 from appliance.model.qwen4exp.device.ngram import ngram_table
+from appliance.model.qwen4exp.device.pipeline import StepShape
 from appliance.model.qwen4exp.device.stage import Common
 from appliance.model.qwen4exp.device.tables import bucket_of
 from appliance.model.qwen4exp.device.work import Draws
@@ -168,7 +169,9 @@ def _time(model: DeviceModel, bench: Bench, *, gbps: float, rows: int, per_seque
         )
         for slot in range(sequences)
     ]
-    bucket, draws = bucket_of(rows), Draws(wide=False, greedy=True)
+    bucket = bucket_of(rows)
+    draws = Draws(wide=False, greedy=True)
+    shape = StepShape(rows=bucket, spans=bucket_of(sequences), steps=steps, draws=draws)
     walls: list[float] = []
     events: list[float] = []
     for number in range(WARM + REPEATS):
@@ -179,8 +182,8 @@ def _time(model: DeviceModel, bench: Bench, *, gbps: float, rows: int, per_seque
         torch.cuda.synchronize()
         began = time.perf_counter()
         before.record()
-        model.launcher.send(bucket, spans)
-        found = model.launcher.step(bucket, spans=bucket_of(sequences), steps=steps, draws=draws)
+        model.launcher.submit(shape, spans)
+        found = model.launcher.collect(bucket)
         after.record()
         wall = time.perf_counter() - began
         torch.cuda.synchronize()

@@ -9,6 +9,7 @@ from typing import Protocol, runtime_checkable
 import torch
 
 from appliance.model.host_gaps import HostGaps
+from appliance.model.stage_status import StageStatus
 from appliance.model.window import Commit, Draft, Window
 from kernels.sampling import Rules
 
@@ -107,6 +108,15 @@ class Stepped:
     probabilities: tuple[float, ...]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Ticket:
+    """A window on its way: whose it is, and what was asked of it."""
+
+    group: int
+    window: Window
+    asks: tuple[Ask, ...]
+
+
 def nothing() -> None:
     """What a caller has to do meanwhile who has nothing to do."""
 
@@ -145,4 +155,31 @@ class StepModel(LoadedModel, Protocol):
             meanwhile: called while the device computes, and before anything that takes long on the host; safe to
                 call more than once.
         """
+        ...
+
+
+@runtime_checkable
+class StagedModel(StepModel, Protocol):
+    """A model whose layers are stages that compute side by side, each for another group of slots."""
+
+    @property
+    def stages(self) -> tuple[StageStatus, ...]:
+        """What each stage did so far; empty where there is one."""
+        ...
+
+    def submit(
+        self, window: Window, asks: Sequence[Ask], *, group: int = 0, meanwhile: Callable[[], None] = nothing
+    ) -> Ticket:
+        """The first half of a step; nothing is waited for, and other groups' windows may be on their way.
+
+        Args:
+            window: of slots that have no other window on its way.
+            asks: one for each span, in order.
+            group: which of the plan's groups; each has one window on its way at most.
+            meanwhile: called before anything that takes long on the host.
+        """
+        ...
+
+    def collect(self, ticket: Ticket) -> tuple[Stepped, ...]:
+        """The second half: waits for the window, and returns what `step` would."""
         ...

@@ -13,7 +13,6 @@ from appliance.model.qwen4exp.device.source import FileSource, Source
 from appliance.model.qwen4exp.device.stage import Common, Stage
 from appliance.model.qwen4exp.device.staging import Staging
 from appliance.model.qwen4exp.device.store import ExpertStore, resident_counts
-from appliance.model.qwen4exp.device.trunk import Pending
 from appliance.model.qwen4exp.device.work import LastStage
 from appliance.model.qwen4exp.spec import ModelSpec
 from kernels.embedding import Table, embed
@@ -22,36 +21,21 @@ Progress = Callable[[str, int], None]
 
 
 class LoadedStages:
-    """All stages, in the order of their layers."""
+    """All stages, in the order of their layers; several have a stream each, so that they compute side by side."""
 
     def __init__(self, stages: Sequence[Stage], last: LastStage, embedding: Table) -> None:
         self.stages = tuple(stages)
         self.embedding = embedding
         self.last = last
         self.last_stage = stages[-1]
-        self._handed: dict[tuple[int, int], Pending] = {}
+        if len(stages) > 1:
+            for stage in stages:
+                stage.take_stream()
 
     def embed(self, rows: int) -> None:
         """Writes the tokens' embedding to every stream of the first stage."""
         tables, run = self.stages[0].bucket(rows)
         embed(table=self.embedding, tokens=tables.rows.tokens, x=run.buffers.x, pdl=run.pdl)
-
-    def hand_over(self, before: Stage, after: Stage, rows: int, pending: Pending | None) -> Pending | None:
-        """Copies streams and the block that is not yet written from one stage to the next."""
-        _, source = before.bucket(rows)
-        _, target = after.bucket(rows)
-        target.buffers.x.copy_(source.buffers.x, non_blocking=True)
-        if pending is None:
-            return None
-        key = (id(after), rows)
-        if key not in self._handed:
-            parts = torch.zeros_like(pending.parts.transpose(0, 1).contiguous(), device=after.device)
-            self._handed[key] = Pending(parts.transpose(0, 1), torch.zeros_like(pending.gate, device=after.device))
-        held = self._handed[key]
-        # Parts last: the read that follows looks at streams and gate before it waits for the launch before it.
-        held.gate.copy_(pending.gate, non_blocking=True)
-        held.parts.copy_(pending.parts, non_blocking=True)
-        return held
 
 
 def stage_ranges(layers: int, split: Sequence[int]) -> list[range]:

@@ -8,16 +8,18 @@ import torch
 
 from appliance.errors import EngineFault
 from appliance.model.host_gaps import HostGaps
-from appliance.model.interface import Ask, Chooser, Stepped, nothing
+from appliance.model.interface import Ask, Chooser, Stepped, Ticket, nothing
 from appliance.model.plan import LoadPlan
-from appliance.model.qwen4exp.device.graphs import Launcher
 from appliance.model.qwen4exp.device.host_verdict import HostVerdict
 from appliance.model.qwen4exp.device.loading import LoadedStages, load_stages
+from appliance.model.qwen4exp.device.pipeline import Launcher, StepShape
+from appliance.model.qwen4exp.device.results import Found
 from appliance.model.qwen4exp.device.state import Slots
 from appliance.model.qwen4exp.device.tables import bucket_of
 from appliance.model.qwen4exp.device.work import Draws
 from appliance.model.qwen4exp.spec import ModelSpec
 from appliance.model.qwen4exp.window_check import check_window
+from appliance.model.stage_status import StageStatus
 from appliance.model.window import Commit, Draft, Span, Window
 from kernels.rows import SpanPlan
 from kernels.sampling import Rules
@@ -25,7 +27,7 @@ from kernels.sampling.slots import GREEDY, STOPS, WIDE
 
 
 class DeviceModel:
-    """See `StepModel`. Owned by one thread."""
+    """See `StagedModel`. Owned by one thread."""
 
     def __init__(self, spec: ModelSpec, plan: LoadPlan, parts: LoadedStages) -> None:
         self.spec, self.plan, self.parts = spec, plan, parts
@@ -33,6 +35,7 @@ class DeviceModel:
         self.launcher = Launcher(parts, plan)
         self._kinds = [GREEDY] * plan.slots
         self._window: Window | None = None
+        self._flying: dict[int, StepShape] = {}
 
     @property
     def vocabulary(self) -> int:
@@ -49,29 +52,34 @@ class DeviceModel:
         """See `StepModel`."""
         return self.launcher.gaps
 
+    @property
+    def stages(self) -> tuple[StageStatus, ...]:
+        """See `StagedModel`."""
+        return self.launcher.status() if len(self.parts.stages) > 1 else ()
+
     @torch.inference_mode()
     def open_slot(self, slot: int) -> None:
         """See `LoadedModel`."""
         self.slots.open(slot)
         self.open_rules(slot, Rules(temperature=0.0), stops=(), first_stop=0)
-        for stage in self.parts.stages:
-            stage.set_pages(slot, ())
+        self._give_pages(slot, ())
 
     @torch.inference_mode()
     def open_rules(self, slot: int, rules: Rules, *, stops: Sequence[int], first_stop: int) -> bool:
         """See `StepModel`."""
         if rules.uses_generated or len(stops) > STOPS:
             return False
-        self._kinds[slot] = self.parts.last.rules.open(slot, rules, stops=stops, first_stop=first_stop)
-        self.parts.last_stage.slots.draft_limit[slot] = self.plan.draft_max
+        last = self.parts.last_stage
+        with last.on():
+            self._kinds[slot] = self.parts.last.rules.open(slot, rules, stops=stops, first_stop=first_stop)
+            last.slots.draft_limit[slot] = self.plan.draft_max
         return True
 
     @torch.inference_mode()
     def set_pages(self, slot: int, pages: Sequence[int]) -> None:
         """See `LoadedModel`."""
         self.slots.set_pages(slot, pages)
-        for stage in self.parts.stages:
-            stage.set_pages(slot, tuple(pages))
+        self._give_pages(slot, tuple(pages))
 
     def length(self, slot: int) -> int:
         """Committed tokens of the slot."""
@@ -86,15 +94,18 @@ class DeviceModel:
         """
         check_window(window, self.slots, vocabulary=self.vocabulary)
         rows = bucket_of(window.rows)
-        self.launcher.send(rows, [_plan(span, None) for span in window.spans])
-        logits = self.launcher.verify(rows)
+        logits = self.launcher.verify(rows, [_plan(span, None) for span in window.spans])
         self._window = window
         wanted: list[int] = []
         first = 0
         for span in window.spans:
             wanted += range(first + span.logits_from, first + len(span.tokens))
             first += len(span.tokens)
-        return logits[torch.tensor(wanted, dtype=torch.int64, device=logits.device)]
+        last = self.parts.last_stage
+        with last.on():
+            chosen = logits[torch.tensor(wanted, dtype=torch.int64, device=logits.device)]
+        last.lead()
+        return chosen
 
     @torch.inference_mode()
     def advance(self, commits: Sequence[Commit], choose: Chooser) -> tuple[Draft, ...]:
@@ -113,7 +124,10 @@ class DeviceModel:
                 raise EngineFault(f"commit {commit} does not belong to the window; spans were {list(spans)}")
         if not commits:
             return ()
-        return HostVerdict(self.parts.last, self.slots, window=window, commits=by_slot).run(choose)
+        last = self.parts.last_stage
+        last.follow()
+        with last.on():
+            return HostVerdict(self.parts.last, self.slots, window=window, commits=by_slot).run(choose)
 
     @torch.inference_mode()
     def step(
@@ -124,42 +138,53 @@ class DeviceModel:
         Raises:
             EngineFault: as `forward`.
         """
+        ticket = self.submit(window, asks, meanwhile=meanwhile)
+        meanwhile()
+        return self.collect(ticket)
+
+    @torch.inference_mode()
+    def submit(
+        self, window: Window, asks: Sequence[Ask], *, group: int = 0, meanwhile: Callable[[], None] = nothing
+    ) -> Ticket:
+        """See `StagedModel`.
+
+        Raises:
+            EngineFault: as `forward`, or the group has a window on its way.
+        """
         check_window(window, self.slots, vocabulary=self.vocabulary)
-        rows = bucket_of(window.rows)
-        steps = max(ask.draft_max for ask in asks) if self.can_draft else 0
+        if group in self._flying or not 0 <= group < self.plan.groups:
+            raise EngineFault(f"group {group} of {self.plan.groups} has a window on its way, or does not exist")
         kinds = {self._kinds[span.slot] for span in window.spans}
-        draws = Draws(wide=WIDE in kinds, greedy=kinds == {GREEDY})
+        shape = StepShape(
+            rows=bucket_of(window.rows),
+            spans=bucket_of(len(window.spans)),
+            steps=max(ask.draft_max for ask in asks) if self.can_draft else 0,
+            draws=Draws(wide=WIDE in kinds, greedy=kinds == {GREEDY}),
+        )
         plans = [_plan(span, ask.next_token) for span, ask in zip(window.spans, asks, strict=True)]
-        self.launcher.send(rows, plans)
-        found = self.launcher.step(rows, spans=bucket_of(len(plans)), steps=steps, draws=draws, meanwhile=meanwhile)
-        results: list[Stepped] = []
-        first = 0
-        for number, (span, ask) in enumerate(zip(window.spans, asks, strict=True)):
-            count = len(span.tokens)
-            drawn = (
-                range(0) if ask.next_token is not None else range(first + count - span.draft_count - 1, first + count)
-            )
-            first += count
-            kept = found.kept[number]
-            self.slots.lengths[span.slot] += kept
-            drafts = found.draft_counts[span.slot] if steps else 0
-            results.append(
-                Stepped(
-                    slot=span.slot,
-                    tokens=tuple(found.ids[row] for row in drawn),
-                    finite=tuple(not found.bad[row] for row in drawn),
-                    kept=kept,
-                    drafts=tuple(found.drafts[span.slot][:drafts]),
-                    probabilities=tuple(found.probabilities[span.slot][:drafts]),
-                )
-            )
-        return tuple(results)
+        self.launcher.submit(shape, plans, group=group, meanwhile=meanwhile)
+        self._flying[group] = shape
+        return Ticket(group, window, tuple(asks))
+
+    def collect(self, ticket: Ticket) -> tuple[Stepped, ...]:
+        """See `StagedModel`."""
+        shape = self._flying.pop(ticket.group)
+        found = self.launcher.collect(shape.rows, group=ticket.group)
+        stepped = _stepped(ticket, found, drafting=shape.steps > 0)
+        for one in stepped:
+            self.slots.lengths[one.slot] += one.kept
+        return stepped
 
     def close(self) -> None:
         """Gives pinned memory back; no window may run any more."""
         for stage in self.parts.stages:
             if stage.store is not None:
                 stage.store.close()
+
+    def _give_pages(self, slot: int, pages: tuple[int, ...]) -> None:
+        for stage in self.parts.stages:
+            with stage.on():
+                stage.set_pages(slot, pages)
 
 
 def _plan(span: Span, next_token: int | None) -> SpanPlan:
@@ -171,6 +196,27 @@ def _plan(span: Span, next_token: int | None) -> SpanPlan:
         certain=len(span.tokens) - span.draft_count,
         next_token=next_token,
     )
+
+
+def _stepped(ticket: Ticket, found: Found, *, drafting: bool) -> tuple[Stepped, ...]:
+    results: list[Stepped] = []
+    first = 0
+    for number, (span, ask) in enumerate(zip(ticket.window.spans, ticket.asks, strict=True)):
+        stop = first + len(span.tokens)
+        drawn = range(0) if ask.next_token is not None else range(stop - span.draft_count - 1, stop)
+        first = stop
+        drafts = found.draft_counts[span.slot] if drafting else 0
+        results.append(
+            Stepped(
+                slot=span.slot,
+                tokens=tuple(found.ids[row] for row in drawn),
+                finite=tuple(not found.bad[row] for row in drawn),
+                kept=found.kept[number],
+                drafts=tuple(found.drafts[span.slot][:drafts]),
+                probabilities=tuple(found.probabilities[span.slot][:drafts]),
+            )
+        )
+    return tuple(results)
 
 
 # What one conversation without and with drafts needs, and short prompts; the others are captured when they come.
@@ -187,6 +233,6 @@ def load_device_model(spec: ModelSpec, plan: LoadPlan, progress: Callable[[str, 
             progress("compiling kernels", 98)
             for greedy in (True, False):
                 draws = Draws(wide=False, greedy=greedy)
-                model.launcher.prepare(rows, spans=1, steps=steps, draws=draws)
+                model.launcher.prepare(StepShape(rows=rows, spans=1, steps=steps, draws=draws))
     progress("loaded", 100)
     return model

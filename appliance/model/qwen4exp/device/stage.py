@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -28,6 +29,7 @@ from appliance.model.qwen4exp.spec import ModelSpec
 from kernels.embedding import Table
 from kernels.experts import make_buffers
 from kernels.hyper.decode import new_buffers as hyper_buffers
+from kernels.hyper.write import write
 from kernels.ngram.decode import NgramState
 from kernels.rope.frequencies import Frequencies, frequencies
 from kernels.rows import SlotState
@@ -84,7 +86,28 @@ class Stage:
         self.draft: LayerPlanes | None = self._weights(spec.trunk_layers) if draft else None
         self.store: ExpertStore | None = None
         self.ngram: NgramLayer | None = None
+        self.stream: torch.cuda.Stream | None = None
         self._runs: dict[int, tuple[Tables, Run]] = {}
+
+    def take_stream(self) -> None:
+        """Gives the stage a stream of its own, once it is loaded; until then everything is on the current one."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+            self.stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+
+    def on(self) -> AbstractContextManager[object]:
+        """Whatever is launched for the stage is launched in here: on its device and its stream."""
+        return nullcontext() if self.stream is None else torch.cuda.stream(self.stream)
+
+    def follow(self) -> None:
+        """What is launched on the stage from now on comes after what the current stream has."""
+        if self.stream is not None:
+            self.stream.wait_stream(torch.cuda.current_stream(self.device))
+
+    def lead(self) -> None:
+        """What is launched on the current stream from now on comes after what the stage has."""
+        if self.stream is not None:
+            torch.cuda.current_stream(self.device).wait_stream(self.stream)
 
     def give_store(self, resident: list[int]) -> ExpertStore:
         """Makes the homes of the routed experts: `resident` of each layer on the card, the draft layer last."""
@@ -142,6 +165,12 @@ class Stage:
 
             pending = run_layer(run, block.weights, pending, spec, mix=mix)
         return pending
+
+    def finish(self, rows: int, pending: Pending | None) -> None:
+        """Writes what is pending to the streams, which alone go on to the next stage."""
+        _, run = self.bucket(rows)
+        if pending is not None:
+            write(run.buffers.x, parts=pending.parts, gate=pending.gate, pdl=run.pdl)
 
     def give_ngrams(self, table: Table) -> None:
         """Loads the n-gram layer, whose table lies where it was put."""

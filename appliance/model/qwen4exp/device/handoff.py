@@ -1,0 +1,108 @@
+"""From one stage to the next: the streams of a window's rows, copied once, chained by events and never by the host."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+import torch
+
+from appliance.model.qwen4exp.device.stage import Stage
+from appliance.model.qwen4exp.device.tables import MOST_ROWS
+
+_log = logging.getLogger(__name__)
+
+PEER: Final = "peer"
+RAM: Final = "ram"
+
+_PATTERNS: Final = 3
+
+Copy = Callable[[torch.Tensor, torch.Tensor], object]
+
+
+def copy_async(target: torch.Tensor, source: torch.Tensor) -> None:
+    """On the current stream of the source's device."""
+    target.copy_(source, non_blocking=True)
+
+
+class Border:
+    """Between two neighbours. Every group has a landing place, so the earlier stage goes on at once with another group.
+
+    A group has one window on its way, so nobody writes to its place before the later stage has read it.
+    """
+
+    def __init__(self, before: Stage, after: Stage, *, groups: int, copy: Copy = copy_async) -> None:
+        """Proves the way first; a copy that returns wrong bytes is not used, and the log says so (SPLIT-01).
+
+        Args:
+            before: the stage that a window leaves.
+            after: the stage that it enters.
+            groups: windows that may be on their way.
+            copy: copies `(target, source)` between the two devices; tests give one that lies.
+        """
+        self._before, self._after, self._copy = before, after, copy
+        spec = before.common.spec
+        shape = (groups, MOST_ROWS * spec.streams * spec.hidden)
+        self._landing = torch.zeros(shape, device=after.device)
+        self.route = PEER if self._proved() else RAM
+        if self.route == RAM:
+            self._landing = torch.zeros(shape, pin_memory=before.device.type == "cuda")
+        self._sent: list[torch.cuda.Event] = []
+        if before.stream is not None:
+            self._sent = [torch.cuda.Event() for _ in range(groups)]  # type: ignore[no-untyped-call]
+
+    def send(self, rows: int, group: int) -> None:
+        """Copies the bucket's streams to the group's landing place; on the earlier stage's stream."""
+        x = self._before.bucket(rows)[1].buffers.x
+        copy = self._copy if self.route == PEER else copy_async
+        copy(self._place(x, group), x)
+        if self._before.stream is not None:
+            self._sent[group].record(self._before.stream)
+
+    def receive(self, rows: int, group: int) -> None:
+        """Copies them into the later stage's bucket once they have landed; on the later stage's stream."""
+        x = self._after.bucket(rows)[1].buffers.x
+        x.copy_(self._place(x, group), non_blocking=True)
+
+    def await_landing(self, group: int) -> None:
+        """Lets the later stage's stream wait for the group's window; the host does not."""
+        if self._after.stream is not None:
+            self._after.stream.wait_event(self._sent[group])
+
+    def _place(self, x: torch.Tensor, group: int) -> torch.Tensor:
+        return self._landing[group, : x.numel()].view(x.shape)
+
+    def _proved(self) -> bool:
+        source, target = self._before.device, self._after.device
+        if source.type == "cuda" and source != target and not torch.cuda.can_device_access_peer(source, target):
+            _log.info("event=no_peer_access from=%s to=%s route=ram", source, target)
+            return False
+        if not proves(self._copy, self._landing, source=source):
+            _log.warning("event=peer_copy_wrong from=%s to=%s route=ram", source, target)
+            return False
+        return True
+
+
+def proves(copy: Copy, landing: torch.Tensor, *, source: torch.device) -> bool:
+    """Whether patterns of the landing places' size come back as they were sent, several times.
+
+    Args:
+        copy: as `Border` takes it.
+        landing: float32 on the later device, overwritten.
+        source: the earlier device.
+    """
+    for number in range(_PATTERNS):
+        pattern = torch.randn(landing.shape, generator=torch.Generator().manual_seed(number))
+        sent = pattern.to(source)
+        landing.fill_(float("nan"))
+        for device in {source, landing.device}:
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)
+        copy(landing, sent)
+        if source.type == "cuda":
+            torch.cuda.synchronize(source)
+        if not torch.equal(landing.cpu(), pattern):
+            return False
+    landing.zero_()
+    return True

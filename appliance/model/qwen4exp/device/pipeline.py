@@ -1,0 +1,175 @@
+"""Sends windows through the stages: submitted by the host in one go, chained by events, waited for once each."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from appliance.model.host_gaps import HostGaps
+from appliance.model.interface import nothing
+from appliance.model.plan import LoadPlan
+from appliance.model.qwen4exp.device.clocks import Mark, StageClock, WorkingTime
+from appliance.model.qwen4exp.device.graphs import Launch, StageGraphs
+from appliance.model.qwen4exp.device.handoff import Border
+from appliance.model.qwen4exp.device.loading import LoadedStages
+from appliance.model.qwen4exp.device.results import Found, GroupMemory
+from appliance.model.qwen4exp.device.trunk import Pending
+from appliance.model.qwen4exp.device.work import Draws
+from appliance.model.stage_status import StageStatus
+from kernels.rows import SpanPlan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepShape:
+    """What the launches of a step depend on.
+
+    Attributes:
+        rows: bucket of the window.
+        spans: bucket of its spans.
+        steps: drafts to grow; 0 leaves the chain out.
+        draws: how its slots draw.
+    """
+
+    rows: int
+    spans: int
+    steps: int
+    draws: Draws
+
+
+class Launcher:
+    """Owned by the engine's thread. Each group has at most one window on its way; one more may be the host's own."""
+
+    def __init__(self, parts: LoadedStages, plan: LoadPlan) -> None:
+        self._parts, self._stages, self._last = parts, parts.stages, parts.last
+        self._graphs = [StageGraphs(stage, plain=plan.plain) for stage in self._stages]
+        self._hosts_own = plan.groups
+        places = plan.groups + 1
+        self._borders = [Border(*pair, groups=places) for pair in itertools.pairwise(self._stages)]
+        routes = [*(border.route for border in self._borders), ""]
+        self._clocks = [
+            StageClock(stage, groups=places, route=route) for stage, route in zip(self._stages, routes, strict=True)
+        ]
+        self._memory = [GroupMemory(parts.last_stage, plan) for _ in range(places)]
+        self._working = WorkingTime()
+        self._logits: dict[int, torch.Tensor] = {}
+        self.gaps = HostGaps()
+
+    @property
+    def captured(self) -> int:
+        """Graphs so far."""
+        return sum(graphs.captured for graphs in self._graphs)
+
+    def status(self) -> tuple[StageStatus, ...]:
+        """What each stage did in the windows that are back."""
+        return tuple(clock.status(self._working.total_s) for clock in self._clocks)
+
+    def submit(
+        self, shape: StepShape, spans: Sequence[SpanPlan], *, group: int = 0, meanwhile: Callable[[], None] = nothing
+    ) -> None:
+        """Sends a turn on its way: one launch a stage, one copy a border, one copy back; waits for nothing.
+
+        Args:
+            shape: of the turn.
+            spans: of the window.
+            group: whose window it is; none of its own is on its way.
+            meanwhile: called before anything that takes long.
+        """
+        launches = self._launches(shape.rows, lambda: self._step(shape))
+        keys: list[Hashable] = [*[shape.rows] * (len(launches) - 1), shape]
+        self._prepare(shape.rows, keys, launches, meanwhile=meanwhile)
+        self._send(shape.rows, spans, keys, launches, group=group)
+        memory = self._memory[group]
+        with self._parts.last_stage.on():
+            memory.fetch(shape.rows, self._last.bucket(shape.rows).result)
+        self._working.begin()
+        self.gaps.submitted()
+
+    def collect(self, rows: int, *, group: int = 0) -> Found:
+        """What became of the group's window of that bucket; the one wait of a turn."""
+        found = self._memory[group].wait(rows)
+        self.gaps.seen()
+        self._working.end()
+        if self._borders:
+            for clock in self._clocks:
+                clock.add(group)
+        return found
+
+    def verify(self, rows: int, spans: Sequence[SpanPlan]) -> torch.Tensor:
+        """float32 [rows, vocabulary] of a window, on the last stage's stream; valid until the next launch."""
+        launches = self._launches(rows, lambda: self._verify(rows))
+        keys: list[Hashable] = [*[rows] * (len(launches) - 1), ("verify", rows)]
+        self._prepare(rows, keys, launches, meanwhile=nothing)
+        self._send(rows, spans, keys, launches, group=self._hosts_own)
+        with self._parts.last_stage.on():
+            self._memory[self._hosts_own].mark()
+        return self._logits[rows]
+
+    def prepare(self, shape: StepShape) -> None:
+        """Compiles and captures a step before it is needed."""
+        launches = self._launches(shape.rows, lambda: self._step(shape))
+        keys: list[Hashable] = [*[shape.rows] * (len(launches) - 1), shape]
+        self._prepare(shape.rows, keys, launches, meanwhile=nothing)
+
+    def _launches(self, rows: int, end: Launch) -> list[Launch]:
+        """Of each stage; `end` is the last one's."""
+        return [*((lambda number=number: self._pass(number, rows)) for number in range(len(self._stages) - 1)), end]
+
+    def _prepare(
+        self, rows: int, keys: Sequence[Hashable], launches: Sequence[Launch], *, meanwhile: Callable[[], None]
+    ) -> None:
+        for graphs, key, launch in zip(self._graphs, keys, launches, strict=True):
+            if graphs.missing(key):
+                meanwhile()  # what follows compiles, and takes minutes where nothing is cached
+                graphs.prepare(key, rows, launch)
+                self.gaps.interrupted()
+
+    def _send(
+        self,
+        rows: int,
+        spans: Sequence[SpanPlan],
+        keys: Sequence[Hashable],
+        launches: Sequence[Launch],
+        *,
+        group: int,
+    ) -> None:
+        held = self._memory[group].plan(rows, spans)
+        for number, stage in enumerate(self._stages):
+            clock = self._clocks[number]
+            with stage.on():
+                stage.bucket(rows)[0].plan.copy_(held, non_blocking=True)
+                if number:
+                    self._borders[number - 1].await_landing(group)
+                clock.mark(group, Mark.LANDED)
+                if number:
+                    self._borders[number - 1].receive(rows, group)
+                clock.mark(group, Mark.BEGUN)
+                self._graphs[number].run(keys[number], launches[number])
+                clock.mark(group, Mark.ENDED)
+                if number < len(self._borders):
+                    self._borders[number].send(rows, group)
+                clock.mark(group, Mark.PASSED)
+
+    def _layers(self, number: int, rows: int) -> Pending | None:
+        stage = self._stages[number]
+        stage.fill(rows)
+        if number == 0:
+            self._parts.embed(rows)
+        return stage.run(rows, None)
+
+    def _pass(self, number: int, rows: int) -> None:
+        self._stages[number].finish(rows, self._layers(number, rows))
+
+    def _verify(self, rows: int) -> None:
+        self._logits[rows] = self._last.logits(rows, self._layers(len(self._stages) - 1, rows))
+
+    def _step(self, shape: StepShape) -> None:
+        last, rows = self._last, shape.rows
+        self._verify(rows)
+        last.draw(rows, self._logits[rows], shape.draws)
+        chain = last.settle(rows, shape.spans)
+        if chain is not None and shape.steps:
+            last.propose(chain, shape.steps, shape.draws)
+        last.gather(rows)
