@@ -20,9 +20,13 @@ class Clockwork:
     """Implements StepModel: every draft is right, and the host packs and unpacks as for a card."""
 
     def __init__(self, *, window_s: float, token: int, vocabulary: int) -> None:
-        """Waits `window_s` a window without the interpreter, as for a card, and says `token` for ever."""
+        """Waits `window_s` a window without the interpreter, as for a card, and says `token` for ever.
+
+        `late_s` has how late the end of each window was noticed: the timer's own 0.06 ms, and the interpreter's owner.
+        """
         self.vocabulary, self.can_draft, self.gaps = vocabulary, True, HostGaps()
         self._window_s, self._token = window_s, token
+        self.late_s: list[float] = []
         self._lengths: dict[int, int] = {}
         self._plan = torch.zeros(plan_size(ROWS), dtype=torch.int32).numpy()
         self._answer = torch.full((3 * ROWS + 9 * 17,), token, dtype=torch.int32)
@@ -71,7 +75,9 @@ class Clockwork:
         pack_plan(plans, bucket=ROWS, out=self._plan)
         self.gaps.submitted()
         meanwhile()
+        end_s = time.perf_counter() + self._window_s
         time.sleep(self._window_s)
+        self.late_s.append(time.perf_counter() - end_s)
         self.gaps.seen()
         ids = self._answer.tolist()
         found = []
