@@ -41,16 +41,20 @@ class ChainWork:
 
 
 class Drafter:
-    """Row i pairs token i + 1 with the streams after token i, at position i."""
+    """Row i pairs token i + 1 with the streams after token i, at position i.
+
+    Attributes:
+        embedding, entry: what a row begins with, for windows and for prompt chunks.
+    """
 
     def __init__(self, stage: Stage, vocabulary: Vocabulary, embedding: Table, rules: SlotRules) -> None:
         spec = stage.common.spec
         assert stage.draft is not None
         assert isinstance(stage.draft.mixer, AttentionPlanes)
-        self._stage, self._vocabulary, self._embedding, self._rules = stage, vocabulary, embedding, rules
+        self._stage, self._vocabulary, self.embedding, self._rules = stage, vocabulary, embedding, rules
         self._layer: LayerPlanes = stage.draft
         self._mixer = stage.draft.mixer
-        self._entry = entry_weights(stage.source, spec)
+        self.entry = entry_weights(stage.source, spec)
         self._entries: dict[int, EntryBuffers] = {}
         self._head = read_planes(stage.source, f"blk.{spec.trunk_layers}.nextn.hc_head", spec, inject=False)
         self._furthest = page_columns(stage.common.plan) * stage.common.plan.page_tokens
@@ -130,12 +134,12 @@ class Drafter:
         assert pool is not None
         rows = run.rows.rows
         if rows not in self._entries:
-            self._entries[rows] = new_buffers(rows, weights=self._entry, exact=run.exact)
+            self._entries[rows] = new_buffers(rows, weights=self.entry, exact=run.exact)
         enter_draft(
-            table=self._embedding,
+            table=self.embedding,
             tokens=run.rows.tokens,
             wide=wide,
-            weights=self._entry,
+            weights=self.entry,
             buffers=self._entries[rows],
             x=run.buffers.x,
             eps=spec.rms_eps,

@@ -21,7 +21,11 @@ from kernels.ngram.decode import (
 
 
 class NgramLayer:
-    """Hash, gather and gate before one layer of the trunk."""
+    """Hash, gather and gate before one layer of the trunk.
+
+    Attributes:
+        table, hashing, order, state, weights: what its launches read, for windows and for prompt chunks.
+    """
 
     def __init__(self, source: Source, spec: ModelSpec, table: Table, state: NgramState) -> None:
         """Loads the weights.
@@ -39,8 +43,8 @@ class NgramLayer:
         def numbers(values: tuple[int, ...]) -> torch.Tensor:
             return torch.tensor(values, dtype=torch.int64, device=source.device)
 
-        self._spec, self._ngram, self._table, self._state = spec, ngram, table, state
-        self._hash = NgramHash(
+        self._spec, self.order, self.table, self.state = spec, ngram.order, table, state
+        self.hashing = NgramHash(
             multipliers=numbers(ngram.multipliers),
             head_rows=numbers(ngram.head_rows),
             head_offsets=numbers(ngram.head_offsets),
@@ -59,10 +63,10 @@ class NgramLayer:
     def gather(self, run: Run) -> None:
         """Picks the table's rows; needs nothing of the layers before."""
         gather_ngrams(
-            table=self._table,
-            hashing=self._hash,
+            table=self.table,
+            hashing=self.hashing,
             rows=run.rows,
-            state=self._state,
+            state=self.state,
             buffers=self._bucket(run),
             exact=run.exact,
             pdl=run.pdl,
@@ -74,8 +78,8 @@ class NgramLayer:
             x=run.buffers.x,
             rows=run.rows,
             weights=self.weights,
-            order=self._ngram.order,
-            state=self._state,
+            order=self.order,
+            state=self.state,
             buffers=self._bucket(run),
             eps=self._spec.rms_eps,
             exact=run.exact,
@@ -87,7 +91,7 @@ class NgramLayer:
     def _bucket(self, run: Run) -> NgramBuffers:
         rows = run.rows.rows
         if rows not in self._buffers:
-            self._buffers[rows] = new_buffers(rows, weights=self.weights, heads=self._ngram.heads, exact=run.exact)
+            self._buffers[rows] = new_buffers(rows, weights=self.weights, heads=len(self.hashing.head_rows), exact=run.exact)
         return self._buffers[rows]
 
 
