@@ -91,7 +91,9 @@ class NgramLayer:
     def _bucket(self, run: Run) -> NgramBuffers:
         rows = run.rows.rows
         if rows not in self._buffers:
-            self._buffers[rows] = new_buffers(rows, weights=self.weights, heads=len(self.hashing.head_rows), exact=run.exact)
+            self._buffers[rows] = new_buffers(
+                rows, weights=self.weights, heads=len(self.hashing.head_rows), exact=run.exact
+            )
         return self._buffers[rows]
 
 
