@@ -1,7 +1,7 @@
 """Device side of what kernels over many rows share: products of tiles, their operands, offsets of tiles."""
 
 # mypy: ignore-errors
-# ruff: noqa: ANN001, ANN202
+# ruff: noqa: ANN001, ANN202, RET505
 
 import triton
 import triton.language as tl
@@ -11,10 +11,11 @@ from kernels.device import HALF_MAX
 
 @triton.jit
 def product(a, b, EXACT: tl.constexpr):
-    """a . b in float32; EXACT operands are float32 and are multiplied as such."""
+    """a . b in float32; EXACT operands are float32, and three tensor-core products keep what float32 keeps of them."""
     if EXACT:
-        return tl.dot(a, b, input_precision="ieee")
-    return tl.dot(a, b)
+        return tl.dot(a, b, input_precision="tf32x3")
+    else:
+        return tl.dot(a, b)
 
 
 @triton.jit
@@ -22,8 +23,9 @@ def narrow(x, EXACT: tl.constexpr):
     """Operand of a product: fp16, saturated (NaN stays NaN), or float32 as it is."""
     if EXACT:
         return x
-    x = tl.where(x > HALF_MAX, HALF_MAX, x)
-    return tl.where(x < -HALF_MAX, -HALF_MAX, x).to(tl.float16)
+    else:
+        x = tl.where(x > HALF_MAX, HALF_MAX, x)
+        return tl.where(x < -HALF_MAX, -HALF_MAX, x).to(tl.float16)
 
 
 @triton.jit
