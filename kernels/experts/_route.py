@@ -9,6 +9,13 @@ import triton.language as tl
 from kernels.device import gdc_sync
 
 NONE = tl.constexpr(-9223372036854775807)
+LEAST = tl.constexpr(-2147483648)
+
+
+@triton.jit
+def ordered(bits):
+    """int32 that orders as the float32 of these bits does, and back again."""
+    return bits ^ ((bits >> 31) & 0x7FFFFFFF)
 
 
 @triton.jit(do_not_specialize=["RB"])
@@ -18,6 +25,7 @@ def top_experts(p_logits, p_used, p_table, p_counts, p_ids, p_weights, p_base, p
     """Grid (RB,). Ids and weights [RB, W]: a row's USED best, then the shared expert (id E, sigmoid of column GATE).
 
     Equal logits: the lower id. Rows from rows_used on get id -1. SINGLE (RB = 1) writes the entries at once.
+    Logits are compared as integers: a warp finds the largest of those in one instruction.
     """
     i_row = tl.program_id(0)
     gdc_sync(PDL)
@@ -28,15 +36,17 @@ def top_experts(p_logits, p_used, p_table, p_counts, p_ids, p_weights, p_base, p
     for part in tl.static_range(1, PARTS):
         logits += tl.load(p_logits + (part * RB + i_row) * EL + e, mask=e < E, other=0.0)
         gate += tl.load(p_logits + (part * RB + i_row) * EL + GATE)
-    logits = tl.where(e < E, logits, -float("inf"))
+    key = ordered(tl.where(logits == 0.0, 0.0, logits).to(tl.int32, bitcast=True))
+    key = tl.where(e < E, key, LEAST)
     s = tl.arange(0, W)
     ids = tl.full([W], 0, dtype=tl.int32)
     best = tl.full([W], -float("inf"), dtype=tl.float32)
     for j in tl.static_range(USED):
-        value, at = tl.max(logits, axis=0, return_indices=True)
-        ids = tl.where(s == j, tl.minimum(at.to(tl.int32), E - 1), ids)
-        best = tl.where(s == j, value, best)
-        logits = tl.where(e == at, -float("inf"), logits)
+        top = tl.max(key, axis=0)
+        at = tl.min(tl.where(key == top, e, E - 1), axis=0)
+        ids = tl.where(s == j, at, ids)
+        best = tl.where(s == j, ordered(top).to(tl.float32, bitcast=True), best)
+        key = tl.where(e == at, LEAST, key)
     share = tl.exp(best - tl.max(best, axis=0))
     share = share / tl.sum(share, axis=0)
     share = tl.where(s == USED, 1.0 / (1.0 + tl.exp(-gate)), share)

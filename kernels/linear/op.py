@@ -68,7 +68,14 @@ def check_operand(what: str, x: Tensor, *, padded_columns: int, exact: bool) -> 
 
 
 def linear(
-    x: Tensor, planes: Planes, *, out: Tensor, exact: bool, pdl: bool = False, rows_used: Tensor | None = None
+    x: Tensor,
+    planes: Planes,
+    *,
+    out: Tensor,
+    exact: bool,
+    pdl: bool = False,
+    beside: bool = False,
+    rows_used: Tensor | None = None,
 ) -> None:
     """Partial sums of `x . weights^T`: their sum over the first dimension, in order, is the product.
 
@@ -80,6 +87,7 @@ def linear(
         out: float32 [splits(N, K), RB, N], contiguous; every element is written.
         exact: float32 activations and products, for comparison; else fp16 weights and activations, float32 sums.
         pdl: launch before the launch before has ended (sm_90 and newer); weights are then read ahead.
+        beside: with pdl, the launch before is another product of the same `x` (itself with pdl); both run at once.
         rows_used: int32 [1] on the device; rows from there on get zeros. All rows if None.
 
     Raises:
@@ -109,6 +117,7 @@ def linear(
         STRIPS=planes.strips,
         SPLITS=shape.splits,
         EXACT=exact,
+        BESIDE=beside,
         PDL=pdl,
         num_warps=shape.warps,
         num_stages=1,

@@ -7,14 +7,21 @@ from dataclasses import dataclass
 import torch
 import triton
 
-from kernels.qsa._triton import pick, score
+from kernels.qsa._pick import pick
+from kernels.qsa._score import score
 from kernels.terms import check_tensor, launch_options
 from kernels.window import MOST_ROWS, WindowRows
 
 BINS = 256
-HISTOGRAM_COPIES = 4
-COLUMNS = 32
+MOST_CHUNKS = 32
+GROUP = 8
+TILE = 64
 MOST_BLOCKS = 1 << 20
+
+
+def chunks_of(longest_blocks: int) -> int:
+    """Parts of a row's blocks that are counted, and then chosen from, by themselves; changes nothing but the time."""
+    return max(1, min(MOST_CHUNKS, longest_blocks // TILE))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,45 +30,35 @@ class SelectScratch:
 
     Attributes:
         scores: float32 [rows, blocks of the longest context].
-        histogram: int32 [4, rows, 256], zero between launches.
-        counts: int32 [rows, 2], zero between launches.
+        histogram: int32 [rows, chunks, 256], zero between launches.
+        tickets: int32 [rows], zero between launches.
         list_bits, list_block: int32 [rows, blocks]: candidates of the deciding bin.
-        chosen: int32 [rows, budget].
     """
 
     scores: torch.Tensor
     histogram: torch.Tensor
-    counts: torch.Tensor
+    tickets: torch.Tensor
     list_bits: torch.Tensor
     list_block: torch.Tensor
-    chosen: torch.Tensor
 
     @classmethod
-    def empty(cls, *, rows: int, longest_blocks: int, budget_blocks: int, device: torch.device | str) -> SelectScratch:
-        """Scratch for contexts of up to `longest_blocks` complete blocks.
-
-        Raises:
-            ValueError: more blocks than the counters can tell apart.
-        """
-        if not 1 <= longest_blocks < MOST_BLOCKS or not 1 <= budget_blocks < 1 << 11:
-            raise ValueError(
-                f"selection of {budget_blocks} of {longest_blocks} blocks; "
-                f"allowed are 1 to 2047 of 1 to {MOST_BLOCKS - 1}"
-            )
+    def empty(cls, *, rows: int, longest_blocks: int, device: torch.device | str) -> SelectScratch:
+        """Scratch for contexts of up to `longest_blocks` complete blocks."""
         lists = [torch.empty((rows, longest_blocks), dtype=torch.int32, device=device) for _ in range(2)]
         return cls(
             scores=torch.empty((rows, longest_blocks), device=device),
-            histogram=torch.zeros((HISTOGRAM_COPIES, rows, BINS), dtype=torch.int32, device=device),
-            counts=torch.zeros((rows, 2), dtype=torch.int32, device=device),
+            histogram=torch.zeros((rows, chunks_of(longest_blocks), BINS), dtype=torch.int32, device=device),
+            tickets=torch.zeros(rows, dtype=torch.int32, device=device),
             list_bits=lists[0],
             list_block=lists[1],
-            chosen=torch.empty((rows, budget_blocks), dtype=torch.int32, device=device),
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """The blocks each row sees besides its tail, in rising order: `min(budget, complete blocks)` of them.
+    """The blocks each row sees besides its tail: `min(budget, complete blocks)` of them.
+
+    Their order depends on the row's scores alone: those above some score by rising block, then the others likewise.
 
     Attributes:
         blocks: int32 [rows, budget], numbers in the row's context.
@@ -88,7 +85,6 @@ def select_decode(
     scratch: SelectScratch,
     out: Selection,
     programs: int = 264,
-    pick_programs: int | None = None,
     pdl: bool = False,
 ) -> None:
     """Chooses each row's best complete blocks: `score = sum over heads of relu(q . k)`, ties to the lower block.
@@ -105,7 +101,6 @@ def select_decode(
         scratch: for these rows.
         out: gets the choice.
         programs: of the score launch; changes nothing but the time.
-        pick_programs: of each row in the second launch, likewise; None: by the longest context.
         pdl: start before the launch before this one is done.
 
     Raises:
@@ -120,15 +115,22 @@ def select_decode(
         raise ValueError(f"selection of {count} rows; at most {MOST_ROWS} are allowed")
     budget = out.blocks.shape[1]
     longest = scratch.scores.shape[1]
+    if not 1 <= longest < MOST_BLOCKS or not 1 <= budget < 1 << 11:
+        raise ValueError(f"selection of {budget} of {longest} blocks; allowed are 1 to 2047 of 1 to {MOST_BLOCKS - 1}")
     check_tensor("chosen blocks", out.blocks, (count, budget), torch.int32)
     check_tensor("chosen places", out.places, (count, budget), torch.int32)
-    check_tensor("selection scratch", scratch.chosen, (count, budget), torch.int32)
+    chunks = chunks_of(longest)
+    check_tensor("selection histogram", scratch.histogram, (count, chunks, BINS), torch.int32)
     head_block = triton.next_power_of_2(heads)
     page_blocks = pooled.shape[1]
     if longest < pages.shape[1] * page_blocks:
         raise ValueError(
             f"selection scratch holds {longest} blocks, but a context may have {pages.shape[1] * page_blocks}"
         )
+    common = {
+        "BLOCK_TOKENS": block_tokens, "PAGE_BLOCKS": page_blocks, "BUDGET": budget, "TILE": TILE, "CHUNKS": chunks,
+        "PDL": pdl, **launch_options(pdl),
+    }  # fmt: skip
     score[(programs,)](
         query,
         pooled,
@@ -143,35 +145,23 @@ def select_decode(
         scratch.scores,
         scratch.histogram,
         longest,
-        count,
         HEADS=heads,
         HEAD_BLOCK=head_block,
         DIM=dim,
         BLOCK_DIM=max(16, triton.next_power_of_2(dim)),
-        GROUP=max(1, COLUMNS // head_block),
-        BLOCK_TOKENS=block_tokens,
-        PAGE_BLOCKS=page_blocks,
-        BUDGET=budget,
-        BLOCK_ROWS=MOST_ROWS,
-        TILE=64,
-        COPIES=HISTOGRAM_COPIES,
+        GROUP=max(GROUP, 16 // head_block),
+        BLOCK_ROWS=max(2, triton.next_power_of_2(count)),
         EXACT=exact,
         STAGES=1 if exact else 3,
-        PDL=pdl,
         num_warps=4,
-        **launch_options(pdl),
+        **common,
     )
-    tile = 512
-    if pick_programs is None:
-        pick_programs = max(2, min(32, longest // tile))
-    block_budget = triton.next_power_of_2(budget)
-    pick[(pick_programs, count)](
+    pick[(chunks, count)](
         scratch.scores,
         scratch.histogram,
-        scratch.counts,
+        scratch.tickets,
         scratch.list_bits,
         scratch.list_block,
-        scratch.chosen,
         out.blocks,
         out.places,
         rows.slot,
@@ -180,16 +170,9 @@ def select_decode(
         pages,
         pages.stride(0),
         longest,
-        count,
-        BLOCK_TOKENS=block_tokens,
-        PAGE_BLOCKS=page_blocks,
-        BUDGET=budget,
-        BLOCK_BUDGET=block_budget,
-        TILE=tile,
+        BLOCK_BUDGET=triton.next_power_of_2(budget),
+        STEP=1024,
         LIST=1024,
-        COPIES=HISTOGRAM_COPIES,
-        CHUNK=min(32, block_budget),
-        PDL=pdl,
         num_warps=8,
-        **launch_options(pdl),
+        **common,
     )

@@ -191,6 +191,8 @@ def collect(
             tl.store(p_shares + i_row, (own_mass / mass).to(tl.float32))
         else:
             count = tl.load(p_list_count + i_row)
+            # Every warp loads the count for itself; none may find it cleared.
+            tl.debug_barrier()
             tl.store(p_list_count + i_row, 0)
             p_sorted = p_best + i_row * TOP
             p_sorted_id = p_best_id + i_row * TOP

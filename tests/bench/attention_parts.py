@@ -112,9 +112,7 @@ class Bench:
         self.index_query = torch.zeros((case.rows, INDEX_HEADS, INDEX_DIM), dtype=torch.float16, device=DEVICE)
         self.norms = torch.ones(DIM, device=DEVICE), torch.ones(INDEX_DIM, device=DEVICE)
         self.choice = Selection.empty(rows=case.rows, budget_blocks=BUDGET, device=DEVICE)
-        self.select_scratch = SelectScratch.empty(
-            rows=case.rows, longest_blocks=per * PAGE // BLOCK, budget_blocks=BUDGET, device=DEVICE
-        )
+        self.select_scratch = SelectScratch.empty(rows=case.rows, longest_blocks=per * PAGE // BLOCK, device=DEVICE)
         kind = self.layers[0][0].kind
         self.sparse = sparse_splits(budget_blocks=BUDGET, block_tokens=BLOCK, kind=kind, tokens=tokens)
         self.dense = dense_splits(kind=kind)
@@ -187,7 +185,7 @@ class Bench:
                 scores = self.select_scratch.scores[row, :known]
                 best = torch.sort(scores, descending=True, stable=True).indices[:count].sort().values
                 if not torch.equal(
-                    self.choice.blocks[row, :count].long(),
+                    self.choice.blocks[row, :count].long().sort().values,
                     best if known > BUDGET else best * 0 + torch.arange(count, device=DEVICE),
                 ):
                     return f"row {row} chose other blocks than its scores say"

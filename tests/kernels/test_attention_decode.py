@@ -147,15 +147,13 @@ def run(layer: Layer, texts: Texts, spans: list[Span], *, bucket: int, dense: bo
             rows,
             pages=layer.pages,
             block_tokens=BLOCK,
-            scratch=SelectScratch.empty(
-                rows=bucket, longest_blocks=PAGES * PAGE // BLOCK, budget_blocks=BUDGET, device=device
-            ),
+            scratch=SelectScratch.empty(rows=bucket, longest_blocks=PAGES * PAGE // BLOCK, device=device),
             out=chosen,
             programs=3,
-            pick_programs=2,
         )
         splits = sparse_splits(budget_blocks=BUDGET, block_tokens=BLOCK, kind=layer.pool.kind, tokens=4)
-        splits = replace(splits, tile=16, steps=1, count=1) if device == "cuda" else splits
+        if layer.pages.is_cuda:  # whose products take 16 tokens at least; the second split then has none
+            splits = replace(splits, tile=16, steps=1, count=2)
     scratch = AttentionScratch.empty(rows=bucket, heads=HEADS, dim=DIM, splits=splits.count, device=device)
     scratch.sums.fill_(NAN)
     scratch.stats.fill_(NAN)

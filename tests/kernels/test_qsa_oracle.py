@@ -23,7 +23,7 @@ def choices(query: torch.Tensor, pooled: torch.Tensor, *, budget: int, block: in
     pool = torch.zeros(pages + 1, PAGE_BLOCKS, pooled.shape[1])
     pool.view(-1, pooled.shape[1])[:blocks] = pooled
     table = torch.arange(pages, dtype=torch.int32).repeat(2, 1).to(device)
-    scratch = SelectScratch.empty(rows=ROWS, longest_blocks=pages * PAGE_BLOCKS, budget_blocks=budget, device=device)
+    scratch = SelectScratch.empty(rows=ROWS, longest_blocks=pages * PAGE_BLOCKS, device=device)
     seen = np.zeros((length, length), dtype=bool)
     for first in range(0, length, ROWS if device == "cuda" else 3 * ROWS):
         count = min(ROWS, length - first)
@@ -33,7 +33,7 @@ def choices(query: torch.Tensor, pooled: torch.Tensor, *, budget: int, block: in
         out = Selection.empty(rows=ROWS, budget_blocks=budget, device=device)
         select_decode(
             own.to(device), pool.to(device), rows, pages=table, block_tokens=block, scratch=scratch, out=out,
-            programs=4, pick_programs=1,
+            programs=4,
         )  # fmt: skip
         for row in range(count):
             complete = (first + row + 1) // block

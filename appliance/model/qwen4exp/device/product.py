@@ -39,7 +39,7 @@ class Product:
             terms = splits(planes.rows, planes.columns)
             place = f"{tag} {number}:{terms}x{planes.rows}"
             out = scratch.take(place, (terms, rows, planes.rows), rows=rows)
-            linear(operand, planes, out=out, exact=exact, pdl=pdl, rows_used=used)
+            linear(operand, planes, out=out, exact=exact, pdl=pdl, beside=number > 0, rows_used=used)
             outs.append(out)
         return {name: outs[p.launch][:, :, p.first : p.first + p.rows] for name, p in self.parts.items()}
 

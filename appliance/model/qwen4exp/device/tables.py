@@ -17,7 +17,7 @@ from kernels.attention.decode import AttentionScratch, Splits, dense_splits, spa
 from kernels.attention.pool import KINDS
 from kernels.gdn.decode import DeltaBuffers
 from kernels.gdn.decode import new_buffers as delta_buffers
-from kernels.qsa.decode import BINS, HISTOGRAM_COPIES, Selection, SelectScratch
+from kernels.qsa.decode import BINS, Selection, SelectScratch, chunks_of
 from kernels.rope.decode import RopeRows, rope_rows
 from kernels.rope.frequencies import Frequencies
 from kernels.rows import DrawRows, SlotState, empty_rows, fill, plan_size
@@ -167,16 +167,14 @@ class Buffers:
 
 def _select_scratch(rows: int, *, spec: ModelSpec, plan: LoadPlan, scratch: Scratch) -> SelectScratch:
     longest = page_columns(plan) * (plan.page_tokens // spec.block_tokens)
-    budget = spec.indexer_budget // spec.block_tokens
 
     def take(tag: str, *shape: int, dtype: torch.dtype = torch.int32) -> torch.Tensor:
         return scratch.take(f"select {tag}", shape, rows=rows, dtype=dtype)
 
     return SelectScratch(
         scores=take("scores", rows, longest, dtype=torch.float32),
-        histogram=take("histogram", HISTOGRAM_COPIES, rows, BINS),
-        counts=take("counts", rows, 2),
+        histogram=take("histogram", rows, chunks_of(longest), BINS),
+        tickets=take("tickets", rows),
         list_bits=take("bits", rows, longest),
         list_block=take("list", rows, longest),
-        chosen=take("chosen", rows, budget),
     )

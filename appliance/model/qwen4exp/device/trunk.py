@@ -138,7 +138,6 @@ def mix_attention(
             scratch=buffers.select,
             out=buffers.selection,
             programs=SCORE_PROGRAMS if run.pages.is_cuda else 1,
-            pick_programs=None if run.pages.is_cuda else 1,
             pdl=run.pdl,
         )
     operand = run.scratch.operand("mixed attention", heads * dim, rows=run.rows.rows)
