@@ -96,6 +96,28 @@ class GgufPart:
         self.check_size()
         return np.frombuffer(self._content, dtype=np.uint8, count=size_bytes, offset=offset)
 
+    def read_into(self, target: memoryview, offset: int) -> None:
+        """Fills the target with bytes of the file, not through its mapping. Any thread may; others run meanwhile.
+
+        Raises:
+            ModelFileError: closed, shorter than when it was opened, or not readable.
+        """
+        if self._content is None:
+            raise ModelFileError(f"{self.path.name}: already closed; open the model again")
+        if self._descriptor is None:
+            target[:] = memoryview(self._content)[offset : offset + len(target)]
+            return
+        done = 0
+        while done < len(target):
+            try:
+                count = os.preadv(self._descriptor, [target[done:]], offset + done)
+            except OSError as error:
+                raise ModelFileError(f"{self.path}: cannot be read at {offset + done}: {error.strerror}") from error
+            if not count:
+                self.check_size()
+                raise ModelFileError(f"{self.path.name}: ends at {offset + done}, before the bytes of its tensors")
+            done += count
+
     def check_size(self) -> None:
         """Compares the file's size with that at open.
 

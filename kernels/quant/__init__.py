@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from kernels.quant.op import count_nonfinite, dequantise, gather_rows, row_bytes
+from kernels.quant.op import count_nonfinite, dequantise, gather_rows, nonfinite, row_bytes
 from kernels.quant.table import FORMATS
 
 SUPPORTED: tuple[str, ...] = tuple(FORMATS)
 
-__all__ = ["SUPPORTED", "count_nonfinite", "dequantise", "gather_rows", "row_bytes"]
+__all__ = ["SUPPORTED", "count_nonfinite", "dequantise", "gather_rows", "nonfinite", "row_bytes"]

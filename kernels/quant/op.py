@@ -72,23 +72,32 @@ def gather_rows(table_raw: Tensor, rows: Tensor, type_name: str, *, columns: int
 
 
 def count_nonfinite(raw: Tensor, type_name: str, *, columns: int) -> int:
-    """How many scales of the blocks (for plain types: values) are NaN or infinite; reads only the scales where it can.
+    """How many scales of the blocks (for plain types: values) are NaN or infinite.
+
+    Raises:
+        ValueError: as `dequantise`.
+    """
+    return int(nonfinite(raw, type_name, columns=columns))
+
+
+def nonfinite(raw: Tensor, type_name: str, *, columns: int) -> Tensor:
+    """The same number as int64 [] on raw's device, without waiting for it; reads only the scales where it can.
 
     Raises:
         ValueError: as `dequantise`.
     """
     form = _checked(raw, type_name, columns)
     blocks = raw.reshape(-1, form.block_bytes)
-    total = 0
+    found = [torch.zeros((), dtype=torch.int64, device=raw.device)]
     step = _slice_blocks(raw, form)
     for first in range(0, blocks.shape[0], step):
         part = blocks[first : first + step]
         if form.scale_offsets:
             # Only the upper byte of an IEEE half is needed: an exponent of all ones is NaN or infinite.
-            total += sum(int(((part[:, at + 1] & 0x7C) == 0x7C).sum()) for at in form.scale_offsets)
+            found += [((part[:, at + 1] & 0x7C) == 0x7C).sum() for at in form.scale_offsets]
         else:
-            total += int((~torch.isfinite(form.unpack(part))).sum())
-    return total
+            found.append((~torch.isfinite(form.unpack(part))).sum())
+    return torch.stack(found).sum()
 
 
 def _format(type_name: str) -> Format:

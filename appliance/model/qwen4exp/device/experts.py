@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
 
 import torch
 
-from appliance.model.qwen4exp.device.source import Source
+from appliance.model.qwen4exp.device.homes import LayerRouting
+from appliance.model.qwen4exp.device.source import FileSource, Source
+from appliance.model.qwen4exp.device.staging import Stretch
 from appliance.model.qwen4exp.spec import ModelSpec
 from kernels.experts import ExpertKind, ExpertLayout, pack_expert, table_entry
 from kernels.planes import Planes, common_format, formats_of, join, operand_columns, pack, pack_gate_up
 
-# Experts packed together; temporaries are about 40 bytes a weight.
-_TOGETHER = 16
+TOGETHER: Final = 16
+"""Experts packed together; temporaries are about 40 bytes a weight."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,63 +84,80 @@ def layout_of(source: Source, block: str, spec: ModelSpec) -> ExpertLayout:
 
 
 def layer_experts(
-    source: Source, block: str, spec: ModelSpec, *, layout: ExpertLayout, anchor: torch.Tensor
+    source: Source, block: str, spec: ModelSpec, *, layout: ExpertLayout, anchor: torch.Tensor, routing: LayerRouting
 ) -> LayerExperts:
-    """Router, shared expert and an empty table, which the expert store fills."""
+    """Router, shared expert and the table without the routed experts, whose entries the expert store writes."""
     parts = [f"{block}.ffn_{name}_shexp.weight" for name in ("gate", "up", "down")]
     gate, up, down = ((source.info(name).type.name, source.blocks(name)) for name in parts)
     shared = pack_expert(gate, up, down, kind=layout.shared_kind)
     floats = [source.floats(f"{block}.ffn_{name}.weight").reshape(-1, spec.hidden) for name in _ROUTING]
     router, starts = join([_full(one) for one in floats])
-    table = torch.zeros(spec.experts + 1, dtype=torch.int64, device=source.device)
-    table[-1] = table_entry(shared, anchor, host=False)
+    routing.table[-1] = table_entry(shared, anchor, host=False)
     return LayerExperts(
         layout=layout,
         router=router,
         gate_column=starts[1],
-        table=table,
+        table=routing.table,
         anchor=anchor,
         shared=shared,
-        counts=torch.zeros(spec.experts, dtype=torch.int32, device=source.device),
+        counts=routing.counts,
     )
 
 
 _ROUTING = ("gate_inp", "gate_inp_shexp")
 
 
-def packed_experts(
-    source: Source, block: str, spec: ModelSpec, *, kind: ExpertKind, first: int, count: int
-) -> torch.Tensor:
-    """Neighbouring experts of a block as int32 [count, words of one]."""
-    names = expert_tensors(source, block)
-    parts = []
-    for at in range(first, first + count, _TOGETHER):
-        parts.append(_pack_some(source, names, spec, kind, at, min(_TOGETHER, first + count - at)))
-    return parts[0] if len(parts) == 1 else torch.cat(parts)
+@dataclass(frozen=True, slots=True)
+class ExpertRows:
+    """Stored rows of neighbouring experts on the device; each part is ggml type, uint8 [experts, rows, row bytes]."""
+
+    gate: tuple[str, torch.Tensor]
+    up: tuple[str, torch.Tensor]
+    down: tuple[str, torch.Tensor]
+
+    def only(self, which: torch.Tensor) -> ExpertRows:
+        """Some of them: int64 [n], numbers within these."""
+        parts = ((name, rows.index_select(0, which)) for name, rows in (self.gate, self.up, self.down))
+        return ExpertRows(*parts)
 
 
-def _pack_some(
-    source: Source, names: ExpertTensors, spec: ModelSpec, kind: ExpertKind, first: int, count: int
-) -> torch.Tensor:
-    ff, hidden = spec.expert_ff, spec.hidden
-    types = [source.info(name).type.name for name in (names.gate, names.up, names.down)]
-    down = source.blocks(names.down, first_row=first * hidden, rows=count * hidden)
+def expert_stretches(source: FileSource, names: ExpertTensors, spec: ModelSpec, *, first: int) -> list[Stretch]:
+    """Where the rows of up to TOGETHER experts from `first` on are stored; `expert_rows` takes them."""
+    count, ff = min(TOGETHER, spec.experts - first), spec.expert_ff
+    down = source.stretch(names.down, first_row=first * spec.hidden, rows=count * spec.hidden)
     if names.fused:
-        both = source.blocks(names.gate, first_row=2 * first * ff, rows=2 * count * ff).view(count, 2, ff, -1)
-        gate, up = both[:, 0].reshape(count * ff, -1), both[:, 1].reshape(count * ff, -1)
+        return [source.stretch(names.gate, first_row=2 * first * ff, rows=2 * count * ff), down]
+    both = [source.stretch(name, first_row=first * ff, rows=count * ff) for name in (names.gate, names.up)]
+    return [*both, down]
+
+
+def expert_rows(source: FileSource, names: ExpertTensors, spec: ModelSpec, rows: Iterator[torch.Tensor]) -> ExpertRows:
+    """Takes the next experts from a stream of their stretches."""
+    gate_type, up_type, down_type = (source.info(name).type.name for name in (names.gate, names.up, names.down))
+    if names.fused:
+        both = next(rows)
+        both = both.view(-1, 2, spec.expert_ff, both.shape[1])
+        gate, up = both[:, 0], both[:, 1]
     else:
-        gate, up = (source.blocks(name, first_row=first * ff, rows=count * ff) for name in (names.gate, names.up))
+        gate, up = (one.view(-1, spec.expert_ff, one.shape[1]) for one in (next(rows), next(rows)))
+    down = next(rows)
+    return ExpertRows((gate_type, gate), (up_type, up), (down_type, down.view(-1, spec.hidden, down.shape[1])))
+
+
+def pack_experts(rows: ExpertRows, *, kind: ExpertKind) -> torch.Tensor:
+    """Experts in their form for kernels, int32 [experts, words of one]."""
+    parts = (rows.gate, rows.up, rows.down)
+    (gate_type, gate), (up_type, up), (down_type, down) = ((name, one.flatten(0, 1)) for name, one in parts)
+    count, ff = rows.down[1].shape[0], kind.ff
     # Whole strips: many experts below each other are the words of each, one after the other.
-    if operand_columns(ff) == ff and hidden % 32 == 0:
-        upper = pack_gate_up((types[0], gate), (types[1], up), columns=hidden, form=kind.gate_up).words
-        lower = pack(types[2], down, columns=ff, form=kind.down).words
+    if operand_columns(ff) == ff and kind.hidden % 32 == 0:
+        upper = pack_gate_up((gate_type, gate), (up_type, up), columns=kind.hidden, form=kind.gate_up).words
+        lower = pack(down_type, down, columns=ff, form=kind.down).words
         return torch.cat((upper.view(count, -1), lower.view(count, -1)), 1)
-    found = torch.empty((count, kind.words), dtype=torch.int32, device=source.device)
+    found = torch.empty((count, kind.words), dtype=torch.int32, device=down.device)
     for number in range(count):
-        inner, outer = slice(number * ff, (number + 1) * ff), slice(number * hidden, (number + 1) * hidden)
-        pack_expert(
-            (types[0], gate[inner]), (types[1], up[inner]), (types[2], down[outer]), kind=kind, out=found[number]
-        )
+        one = ((name, values[number]) for name, values in parts)
+        pack_expert(*one, kind=kind, out=found[number])
     return found
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
+from appliance.gguf.reader import TensorInfo
 from appliance.model.plan import LoadPlan
 from appliance.model.qwen4exp.device.ngram import ngram_table
 from appliance.model.qwen4exp.device.source import FileSource, Source
@@ -14,6 +15,7 @@ from appliance.model.qwen4exp.device.stage import Common, Stage
 from appliance.model.qwen4exp.device.staging import Staging
 from appliance.model.qwen4exp.device.store import ExpertStore, resident_counts
 from appliance.model.qwen4exp.device.work import LastStage
+from appliance.model.qwen4exp.footprint import NGRAM_TABLE
 from appliance.model.qwen4exp.spec import ModelSpec
 from kernels.embedding import Table, embed
 
@@ -63,14 +65,30 @@ def load_stages(spec: ModelSpec, plan: LoadPlan, progress: Progress) -> LoadedSt
     progress("loading dense weights", 1)
     pdl = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
     draft = spec.has_draft and plan.draft_max > 0
+    staging.expect(_in_order(spec, draft=draft))
     parts = build_stages(Common(spec=spec, plan=plan, pdl=pdl), source, draft=draft)
+    staging.expect(())
+    staging.check()
     _load_experts(parts, spec, plan, source, progress)
     for stage in parts.stages:
         if stage.has_ngram and spec.ngram is not None:
             progress("opening the n-gram table", 97)
             stage.give_ngrams(ngram_table(source, spec, home=plan.ngram_home))
+    staging.check()
     staging.close()
     return parts
+
+
+def _in_order(spec: ModelSpec, *, draft: bool) -> Iterator[TensorInfo]:
+    """Whole tensors that stages are built of, block by block, then the others."""
+    blocks: dict[int, list[TensorInfo]] = {}
+    for name, info in spec.tensors.items():
+        number = int(name.split(".")[1]) if name.startswith("blk.") else spec.trunk_layers + 1
+        unused = number == spec.trunk_layers and (not draft or ".indexer." in name)
+        if not ("_exps." in name or ".ple_" in name or name == NGRAM_TABLE or unused):
+            blocks.setdefault(number, []).append(info)
+    for number in sorted(blocks):
+        yield from blocks[number]
 
 
 def give_stores(
@@ -92,11 +110,11 @@ def give_stores(
     stores = []
     for stage, own in zip(stages, weights, strict=True):
         resident, counts = counts[: len(own)], counts[len(own) :]
-        stores.append(stage.give_store(resident))
+        stores.append(stage.give_store([range(count) for count in resident]))
     return stores
 
 
-def _load_experts(parts: LoadedStages, spec: ModelSpec, plan: LoadPlan, source: Source, progress: Progress) -> None:
+def _load_experts(parts: LoadedStages, spec: ModelSpec, plan: LoadPlan, source: FileSource, progress: Progress) -> None:
     stores = give_stores(parts, spec, plan)
     done, total = 0, sum(len(store.layers) for store in stores)
 

@@ -2,55 +2,125 @@
 
 from __future__ import annotations
 
-import math
-from typing import Any
+import contextlib
+import ctypes
+import mmap
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Final
 
 import torch
 
 from appliance.errors import MachineError
+from appliance.rig.size import format_size
 
-_ALIGN_BYTES = 16
-_PORTABLE_MAPPED = 1 | 2
-_COPY_BYTES = 256 << 20
+_PORTABLE_MAPPED: Final = 1 | 2
+_POPULATE_WRITE: Final = 23
+_TOUCHERS: Final = 4
+_TOUCH_BYTES: Final = 256 << 20
 
 
-def host_memory(shape: tuple[int, ...], dtype: torch.dtype, *, cuda: bool) -> torch.Tensor:
-    """An empty tensor of the host, 16-byte aligned; registered with the driver where a card shall read it.
+class HostBlock:
+    """Memory of the host, page-aligned, in large pages where the kernel gives them; registered when told.
 
-    It stays registered as long as the process lives: whatever has seen its address may read it until then.
-
-    Raises:
-        MachineError: the driver does not register the memory.
+    Attributes:
+        bytes: uint8 [size]. What has seen its address may read it until `release`.
     """
-    size = math.prod(shape) * dtype.itemsize
-    flat = torch.empty(size + _ALIGN_BYTES, dtype=torch.uint8)
-    shift = -flat.data_ptr() % _ALIGN_BYTES
-    flat = flat[shift : shift + size]
-    if cuda and size:
-        code = int(_runtime().cudaHostRegister(flat.data_ptr(), size, _PORTABLE_MAPPED))
+
+    def __init__(self, size_bytes: int, *, cuda: bool) -> None:
+        self.bytes = torch.empty(0, dtype=torch.uint8)
+        self._cuda = cuda
+        self._registered = False
+        if size_bytes:
+            memory = mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            with contextlib.suppress(OSError):
+                memory.madvise(mmap.MADV_HUGEPAGE)
+            self.bytes = torch.frombuffer(memory, dtype=torch.uint8)
+
+    def touch(self) -> None:
+        """Has the kernel make the pages, with several threads: one would need a minute for a large model."""
+        with ThreadPoolExecutor(_TOUCHERS, thread_name_prefix="touch") as threads:
+            list(threads.map(self._touch, range(0, self.bytes.numel(), _TOUCH_BYTES)))
+
+    def register(self, *, before: int = 0) -> None:
+        """Lets cards read it; nothing to do without bytes (MEM-03).
+
+        Args:
+            before: bytes that were registered already, for the message.
+
+        Raises:
+            MachineError: the driver refuses.
+        """
+        size = self.bytes.numel()
+        if not self._cuda or not size:
+            return
+        code = int(_runtime().cudaHostRegister(self.bytes.data_ptr(), size, _PORTABLE_MAPPED))
         if code:
             raise MachineError(
-                f"{size} bytes of RAM cannot be pinned for the card (CUDA error {code})",
+                f"{format_size(size)} of RAM cannot be pinned for the card beside {format_size(before)} that are "
+                f"(CUDA error {code})",
                 hint="raise the memory lock limit (ulimit -l, memlock in compose.yaml) or keep more on the card",
             )
-    return flat.view(dtype).view(shape)
+        self._registered = True
+
+    def release(self) -> None:
+        """Takes it from the cards again; nothing may read it any more."""
+        if self._registered:
+            _runtime().cudaHostUnregister(self.bytes.data_ptr())
+        self._registered = False
+        self.bytes = torch.empty(0, dtype=torch.uint8)
+
+    def _touch(self, at: int) -> None:
+        part = self.bytes[at : at + _TOUCH_BYTES]
+        # Through ctypes, which lets other threads run meanwhile; before Linux 5.14 the kernel does not know the advice.
+        if ctypes.CDLL(None).madvise(ctypes.c_void_p(part.data_ptr()), ctypes.c_size_t(part.numel()), _POPULATE_WRITE):
+            ctypes.memset(part.data_ptr(), 0, part.numel())
 
 
-def host_release(tensor: torch.Tensor, *, cuda: bool) -> None:
-    """Gives registered memory back; nothing may read it any more."""
-    if cuda and tensor.numel():
-        _runtime().cudaHostUnregister(tensor.data_ptr())
+class HostPool:
+    """Blocks that a thread makes ready one after the other while something else goes on."""
 
+    def __init__(self, sizes: Sequence[int], *, cuda: bool) -> None:
+        """Reserves addresses only.
 
-def host_copy(stored: torch.Tensor, *, cuda: bool) -> torch.Tensor:
-    """A copy of a mapping's bytes that a card reads; on the CPU the mapping itself."""
-    if not cuda:
-        return stored
-    held = host_memory(tuple(stored.shape), stored.dtype, cuda=True)
-    flat, source = held.view(-1), stored.reshape(-1)
-    for first in range(0, flat.numel(), _COPY_BYTES):
-        flat[first : first + _COPY_BYTES].copy_(source[first : first + _COPY_BYTES])
-    return held
+        Args:
+            sizes: bytes of each block.
+            cuda: whether cards shall read them.
+        """
+        self.blocks = [HostBlock(size, cuda=cuda) for size in sizes]
+        self._ready: list[Future[None]] = []
+        if cuda:
+            # Left to end by itself; `words` waits for what it needs.
+            thread = ThreadPoolExecutor(1, thread_name_prefix="pin")
+            self._ready = [thread.submit(self._prepare, number) for number in range(len(sizes))]
+            thread.shutdown(wait=False)
+
+    @property
+    def size_bytes(self) -> int:
+        """All blocks."""
+        return sum(block.bytes.numel() for block in self.blocks)
+
+    def words(self, number: int) -> torch.Tensor:
+        """A block as int32 [words], once cards can read it.
+
+        Raises:
+            MachineError: see `HostBlock.register`.
+        """
+        if self._ready:
+            self._ready[number].result()
+        return self.blocks[number].bytes.view(torch.int32)
+
+    def release(self) -> None:
+        """Gives all back; nothing may read them any more."""
+        for ready in self._ready:
+            ready.exception()
+        for block in self.blocks:
+            block.release()
+
+    def _prepare(self, number: int) -> None:
+        block = self.blocks[number]
+        block.touch()
+        block.register(before=sum(one.bytes.numel() for one in self.blocks[:number]))
 
 
 def _runtime() -> Any:

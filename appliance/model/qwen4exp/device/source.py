@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Protocol
 
 import torch
 
 from appliance.errors import ModelFileError
 from appliance.gguf.reader import TensorInfo
-from appliance.model.qwen4exp.device.pinned import host_copy
-from appliance.model.qwen4exp.device.staging import Staging
-from appliance.model.qwen4exp.tensors import raw_bytes
+from appliance.model.qwen4exp.device.staging import Staging, Stretch
 from kernels.planes import Planes, pack
 from kernels.quant import dequantise
 
@@ -37,7 +35,7 @@ class Source(Protocol):
         """All weights as float32, in the stored shape."""
         ...
 
-    def blocks(self, name: str, *, first_row: int = 0, rows: int | None = None) -> torch.Tensor:
+    def blocks(self, name: str) -> torch.Tensor:
         """Stored rows, uint8 [rows, row bytes]."""
         ...
 
@@ -79,13 +77,29 @@ class FileSource:
         raw = self._staging.raw(info)
         return dequantise(raw, info.type.name, columns=info.shape[-1]).view(info.shape)
 
-    def blocks(self, name: str, *, first_row: int = 0, rows: int | None = None) -> torch.Tensor:
+    def blocks(self, name: str) -> torch.Tensor:
         """See `Source`."""
-        return self._staging.raw(self.info(name), first_row=first_row, rows=rows)
+        return self._staging.raw(self.info(name))
+
+    def stretch(self, name: str, *, first_row: int, rows: int) -> Stretch:
+        """Some rows of a tensor, for `stream`."""
+        return Stretch(self.info(name), first_row, rows)
+
+    def stream(self, stretches: Iterable[Stretch]) -> Iterator[torch.Tensor]:
+        """Stored rows of each stretch in turn, uint8 [rows, row bytes]; those that follow are read meanwhile."""
+        return self._staging.stream(stretches)
+
+    def check(self) -> None:
+        """Names a tensor, of those brought so far, whose scales are no numbers.
+
+        Raises:
+            ModelFileError: there is one.
+        """
+        self._staging.check()
 
     def table(self, name: str, *, on_device: bool) -> torch.Tensor:
         """See `Source`."""
         info = self.info(name)
         if on_device:
             return self._staging.raw(info).clone()
-        return host_copy(raw_bytes(info), cuda=self.device.type == "cuda")
+        return self._staging.host(info)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
@@ -10,6 +10,7 @@ import torch
 
 from appliance.model.plan import LoadPlan
 from appliance.model.qwen4exp.device.experts import layer_experts, layout_of
+from appliance.model.qwen4exp.device.homes import Routing
 from appliance.model.qwen4exp.device.layers import (
     AttentionPlanes,
     GdnPlanes,
@@ -82,6 +83,7 @@ class Stage:
         self.frequencies: Frequencies = frequencies(
             dims=spec.rope_dims, theta=spec.rope_theta, sections=spec.rope_sections, device=self.device
         )
+        self.routing = Routing.empty(layers=len(layers) + int(draft), experts=spec.experts, device=self.device)
         self.blocks = [self._layer(index) for index in layers]
         self.draft: LayerPlanes | None = self._weights(spec.trunk_layers) if draft else None
         self.store: ExpertStore | None = None
@@ -109,15 +111,15 @@ class Stage:
         if self.stream is not None:
             torch.cuda.current_stream(self.device).wait_stream(self.stream)
 
-    def give_store(self, resident: list[int]) -> ExpertStore:
-        """Makes the homes of the routed experts: `resident` of each layer on the card, the draft layer last."""
+    def give_store(self, resident: Sequence[Sequence[int]]) -> ExpertStore:
+        """Makes the homes of the routed experts: those `resident` of each layer on the card, the draft layer last."""
         weights = [block.weights for block in self.blocks] + ([self.draft] if self.draft is not None else [])
         numbers = [*self.layers, *([self.common.spec.trunk_layers] if self.draft is not None else [])]
         layers = [
-            StoreLayer(f"blk.{number}", one.experts, count)
-            for number, one, count in zip(numbers, weights, resident, strict=True)
+            StoreLayer(f"blk.{number}", one.experts, those)
+            for number, one, those in zip(numbers, weights, resident, strict=True)
         ]
-        self.store = ExpertStore(layers, device=self.device)
+        self.store = ExpertStore(layers, routing=self.routing, device=self.device)
         return self.store
 
     def bucket(self, rows: int) -> tuple[Tables, Run]:
@@ -192,7 +194,14 @@ class Stage:
             mixer_read=read_planes(source, f"{block}.hc_attn", spec, inject=True),
             mixer=attention_planes(source, block, indexer=trunk) if full else gdn_planes(source, block),
             moe_read=read_planes(source, f"{block}.hc_ffn", spec, inject=True),
-            experts=layer_experts(source, block, spec, layout=layout, anchor=self.anchor),
+            experts=layer_experts(
+                source,
+                block,
+                spec,
+                layout=layout,
+                anchor=self.anchor,
+                routing=self.routing.layer(index - self.layers.start),
+            ),
         )
 
     def _layer(self, index: int) -> Layer:

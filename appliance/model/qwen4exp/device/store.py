@@ -3,27 +3,39 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from appliance.model.qwen4exp.device.experts import LayerExperts, packed_experts
-from appliance.model.qwen4exp.device.pinned import host_memory, host_release
-from appliance.model.qwen4exp.device.source import Source
+from appliance.model.qwen4exp.device.experts import (
+    TOGETHER,
+    ExpertRows,
+    LayerExperts,
+    expert_rows,
+    expert_stretches,
+    expert_tensors,
+    pack_experts,
+)
+from appliance.model.qwen4exp.device.homes import Homes, Routing
+from appliance.model.qwen4exp.device.pinned import HostPool
+from appliance.model.qwen4exp.device.source import FileSource
+from appliance.model.qwen4exp.device.staging import Stretch
 from appliance.model.qwen4exp.spec import ModelSpec
-from kernels.experts import table_entry
+from kernels.experts import ExpertKind, table_entry
 
-_LOAD_TOGETHER = 64
+_FILL_TOGETHER = 64
 
 
 @dataclass(frozen=True, slots=True)
 class StoreLayer:
-    """A layer whose experts the store holds: name of its block, what runs it, and how many are on the card."""
+    """A layer whose experts the store holds: name of its block, what runs it, and which are on the card at first."""
 
     block: str
     experts: LayerExperts
-    resident: int
+    resident: Sequence[int]
 
 
 def resident_counts(sizes: Sequence[int], *, experts: int, pool_bytes: int | None) -> list[int]:
@@ -47,67 +59,135 @@ def resident_counts(sizes: Sequence[int], *, experts: int, pool_bytes: int | Non
 
 
 class ExpertStore:
-    """Fixed homes: the first experts of each layer on the card, the others in RAM; addresses are in the layers' tables.
+    """Homes of the experts; addresses are in the layers' tables.
 
     The pools must outlive every graph that has seen the tables.
+
+    Attributes:
+        layers: in order, the draft layer last.
+        homes: of each layer, as the last table change that was enqueued has them.
+        routing: tables and counts of the same layers.
+        pool: int32, the card's slots of all layers, one layer after the other.
+        host: the host's places, a block for each layer.
     """
 
-    def __init__(self, layers: Sequence[StoreLayer], *, device: torch.device) -> None:
-        on_card = sum(layer.resident * layer.experts.layout.kind.words for layer in layers)
-        in_ram = sum(
-            (layer.experts.layout.experts - layer.resident) * layer.experts.layout.host_kind.words for layer in layers
-        )
+    def __init__(self, layers: Sequence[StoreLayer], *, routing: Routing, device: torch.device) -> None:
         self._device = device
         self.layers = tuple(layers)
-        self.pool = torch.empty(on_card, dtype=torch.int32, device=device)
-        self.host = host_memory((in_ram,), torch.int32, cuda=device.type == "cuda")
+        self.routing = routing
+        self.homes = [Homes(routing.experts, layer.resident) for layer in layers]
+        in_ram = [(routing.experts - len(one.resident)) * one.experts.layout.host_kind.words * 4 for one in self.layers]
+        self.host = HostPool(in_ram, cuda=device.type == "cuda")
+        on_card = [len(one.resident) * one.experts.layout.kind.words for one in self.layers]
+        self.pool = torch.empty(sum(on_card), dtype=torch.int32, device=device)
+        self._starts = [sum(on_card[:number]) for number in range(len(on_card) + 1)]
 
     @property
     def hit_share(self) -> float:
         """Share of all experts that the card holds."""
-        total = sum(layer.experts.layout.experts for layer in self.layers)
-        return sum(layer.resident for layer in self.layers) / total if total else 1.0
+        total = len(self.layers) * self.routing.experts
+        return sum(len(layer.resident) for layer in self.layers) / total if total else 1.0
 
-    def load(self, source: Source, spec: ModelSpec, *, done: Callable[[], None]) -> None:
-        """Packs every expert into its home and writes the tables; `done` is called after each layer."""
-        at = at_host = 0
-        for layer in self.layers:
-            layout, resident = layer.experts.layout, layer.resident
-            homes = ((0, resident, layout.kind), (resident, layout.experts, layout.host_kind))
-            entries: list[int] = []
-            for host, (first, stop, kind) in enumerate(homes):
-                for begin in range(first, stop, _LOAD_TOGETHER):
-                    count = min(_LOAD_TOGETHER, stop - begin)
-                    size = count * kind.words
-                    place = self.host[at_host : at_host + size] if host else self.pool[at : at + size]
-                    packed = packed_experts(source, layer.block, spec, kind=kind, first=begin, count=count)
-                    place.copy_(packed.view(-1))
-                    entries += self._entries(layer, place.view(count, kind.words), host=bool(host))
-                    at, at_host = (at, at_host + size) if host else (at + size, at_host)
-            layer.experts.table[:-1].copy_(torch.tensor(entries, dtype=torch.int64))
+    def slots(self, number: int) -> torch.Tensor:
+        """The card's homes of a layer, int32 [slots, words in the card's form]."""
+        words = self.layers[number].experts.layout.kind.words
+        return self.pool[self._starts[number] : self._starts[number + 1]].view(-1, words)
+
+    def places(self, number: int) -> torch.Tensor:
+        """The host's homes of a layer, int32 [places, words in the host's form]; waits until cards can read them."""
+        return self.host.words(number).view(-1, self.layers[number].experts.layout.host_kind.words)
+
+    def entries(self, number: int) -> NDArray[np.int64]:
+        """What the table says of each expert of a layer in its home, int64 [experts]."""
+        layer, homes = self.layers[number].experts, self.homes[number]
+        found = np.zeros(self.routing.experts, np.int64)
+        for host, (held, there) in enumerate(((homes.slot, self.slots(number)), (homes.place, self.places(number)))):
+            which = held >= 0
+            if which.any():
+                first, step = table_entry(there[0], layer.anchor, host=bool(host)), there.shape[1] // 4 * 2
+                found[which] = first + held[which].astype(np.int64) * step
+        return found
+
+    def load(self, source: FileSource, spec: ModelSpec, *, done: Callable[[], None]) -> None:
+        """Packs every expert into its home and writes the tables; `done` is called after each layer.
+
+        Raises:
+            ModelFileError: an expert with scales that are no numbers.
+        """
+        names = [expert_tensors(source, layer.block) for layer in self.layers]
+
+        def stretches() -> Iterator[Stretch]:
+            for one in names:
+                for first in range(0, spec.experts, TOGETHER):
+                    yield from expert_stretches(source, one, spec, first=first)
+
+        rows = source.stream(stretches())
+        back = _Back(self._device)
+        for number, one in enumerate(names):
+            for first in range(0, spec.experts, TOGETHER):
+                self._place(number, first, expert_rows(source, one, spec, rows), back)
+            self._write_table(number)
+            source.check()
             done()
+        back.wait()
 
     def fill(self, words: Callable[[StoreLayer, bool, int], torch.Tensor]) -> None:
         """Writes made-up experts: `words(layer, host, count)` gives int32 [count, words of one]; see `load`."""
-        at = at_host = 0
-        for layer in self.layers:
-            layout, entries = layer.experts.layout, []
-            for host, count in enumerate((layer.resident, layout.experts - layer.resident)):
-                kind = layout.host_kind if host else layout.kind
-                size = count * kind.words
-                place = self.host[at_host : at_host + size] if host else self.pool[at : at + size]
-                place = place.view(count, kind.words)
-                for begin in range(0, count, _LOAD_TOGETHER):
-                    some = place[begin : begin + _LOAD_TOGETHER]
+        for number, layer in enumerate(self.layers):
+            for host, homes in enumerate((self.slots(number), self.places(number))):
+                for some in torch.split(homes, _FILL_TOGETHER):
                     some.copy_(words(layer, bool(host), some.shape[0]))
-                entries += self._entries(layer, place, host=bool(host))
-                at, at_host = (at, at_host + size) if host else (at + size, at_host)
-            layer.experts.table[:-1].copy_(torch.tensor(entries, dtype=torch.int64))
-
-    def _entries(self, layer: StoreLayer, place: torch.Tensor, *, host: bool) -> list[int]:
-        return [table_entry(one, layer.experts.anchor, host=host) for one in place.unbind(0)]
+            self._write_table(number)
 
     def close(self) -> None:
         """Gives the pinned memory back."""
-        host_release(self.host, cuda=self._device.type == "cuda")
-        self.host = self.host[:0]
+        self.host.release()
+
+    def _place(self, number: int, first: int, rows: ExpertRows, back: _Back) -> None:
+        """Packs neighbours from `first` on into the homes that they have."""
+        layout, homes = self.layers[number].experts.layout, self.homes[number]
+        count = rows.down[1].shape[0]
+        for on_card, kind in ((True, layout.kind), (False, layout.host_kind)):
+            held = (homes.slot if on_card else homes.place)[first : first + count]
+            which = np.flatnonzero(held >= 0)
+            if not which.size:
+                continue
+            packed = _pack_some(rows, which, kind)
+            # Homes were given in the order of the experts, so those of neighbours follow each other.
+            at = int(held[which[0]])
+            if on_card:
+                self.slots(number)[at : at + which.size].copy_(packed)
+            else:
+                back.copy(packed, self.places(number)[at : at + which.size])
+
+    def _write_table(self, number: int) -> None:
+        self.routing.layer(number).table[:-1].copy_(torch.from_numpy(self.entries(number)))
+
+
+def _pack_some(rows: ExpertRows, which: NDArray[np.intp], kind: ExpertKind) -> torch.Tensor:
+    if which.size < rows.down[1].shape[0]:
+        rows = rows.only(torch.from_numpy(which).to(rows.down[1].device))
+    return pack_experts(rows, kind=kind)
+
+
+class _Back:
+    """Copies from the card to pinned memory beside the packing of the next experts."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+
+    def copy(self, words: torch.Tensor, place: torch.Tensor) -> None:
+        """Copies after what the current stream was given so far."""
+        if self._stream is None:
+            place.copy_(words)
+            return
+        self._stream.wait_stream(torch.cuda.current_stream(self._device))
+        with torch.cuda.stream(self._stream):
+            place.copy_(words, non_blocking=True)
+        words.record_stream(self._stream)
+
+    def wait(self) -> None:
+        """Until all are there."""
+        if self._stream is not None:
+            self._stream.synchronize()

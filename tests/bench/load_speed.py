@@ -1,0 +1,173 @@
+"""Times loading a file of the real shape beside what disk and link can do, in one run.
+
+    python -m tests.bench.load_speed --layers 12 [--hits 0.6] [--file PATH]
+
+Cold means that the kernel was asked to forget the file first; the share of it that was still cached is printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import itertools
+import mmap
+import os
+import resource
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from appliance.bench.synthetic import SyntheticShape
+from appliance.gguf.reader import open_set
+from appliance.model.plan import LoadPlan
+from appliance.model.qwen4exp.device.loading import LoadedStages, load_stages
+from appliance.model.qwen4exp.device_footprint import expert_bytes
+from appliance.model.qwen4exp.spec import ModelSpec, read_spec
+from tests.bench.real_file import drop_cached, write_real_file
+
+_READERS = 8
+_PIECE = 8 << 20
+_MOST_READ = 6 << 30
+
+
+@dataclass
+class Steps:
+    """When each sentence of the progress came first, in seconds."""
+
+    began: float
+    seen: dict[str, float] = field(default_factory=dict)
+
+    def __call__(self, sentence: str, percent: int) -> None:
+        """See `Progress`."""
+        self.seen.setdefault(sentence, time.monotonic() - self.began)
+
+    def line(self, total: float) -> str:
+        """Seconds of each step."""
+        edges = [*self.seen.values(), total]
+        spans = zip(self.seen, itertools.pairwise(edges), strict=True)
+        return ", ".join(f"{name} {stop - start:.1f}" for name, (start, stop) in spans)
+
+
+def disk_rate(path: Path) -> float:
+    """GB/s of reading the start of the file past the page cache, with several readers."""
+    size = min(path.stat().st_size, _MOST_READ) // _PIECE * _PIECE
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECT)
+    try:
+
+        def read(first: int) -> None:
+            held = mmap.mmap(-1, _PIECE)
+            for at in range(first * _PIECE, size, _READERS * _PIECE):
+                os.preadv(descriptor, [held], at)
+
+        began = time.monotonic()
+        with ThreadPoolExecutor(_READERS) as threads:
+            list(threads.map(read, range(_READERS)))
+        return size / (time.monotonic() - began) / 1e9
+    finally:
+        os.close(descriptor)
+
+
+def link_rate(device: torch.device) -> float:
+    """GB/s of the copy engine from pinned memory, the best of eight copies."""
+    held = torch.empty(256 << 20, dtype=torch.uint8, pin_memory=True)
+    there = torch.empty_like(held, device=device)
+    best = 0.0
+    for _ in range(8):
+        torch.cuda.synchronize(device)
+        began = time.monotonic()
+        there.copy_(held, non_blocking=True)
+        torch.cuda.synchronize(device)
+        best = max(best, held.numel() / (time.monotonic() - began) / 1e9)
+    return best
+
+
+def cached_share(path: Path) -> float:
+    """Share of the file's pages that the kernel holds."""
+    size = path.stat().st_size
+    pages = -(-size // mmap.PAGESIZE)
+    with path.open("rb") as file, mmap.mmap(file.fileno(), size, access=mmap.ACCESS_COPY) as mapping:
+        held = (ctypes.c_ubyte * pages)()
+        first = ctypes.c_char.from_buffer(mapping)
+        code = ctypes.CDLL(None).mincore(ctypes.c_void_p(ctypes.addressof(first)), ctypes.c_size_t(size), held)
+        del first
+        return sum(1 for one in bytes(held) if one & 1) / pages if code == 0 else float("nan")
+
+
+def plan_of(spec: ModelSpec, *, hits: float, device: str) -> LoadPlan:
+    """One slot of a short context; experts as asked."""
+    pool = round(expert_bytes(spec, draft=True).total * hits)
+    return LoadPlan(
+        device=device,
+        slots=1,
+        pages=130,
+        page_tokens=64,
+        max_tokens=8192,
+        max_window_rows=40,
+        draft_max=3,
+        ngram_home="ram",
+        kv_type="bf16",
+        expert_pool_bytes=pool,
+    )
+
+
+def timed(what: str, load: Callable[[Steps], LoadedStages], *, size: int) -> None:
+    """Loads once and prints what it took."""
+    before = resource.getrusage(resource.RUSAGE_SELF)
+    steps = Steps(time.monotonic())
+    parts = load(steps)
+    torch.cuda.synchronize()
+    seconds = time.monotonic() - steps.began
+    after = resource.getrusage(resource.RUSAGE_SELF)
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    print(f"{what}: {seconds:.2f} s, {size / seconds / 1e9:.2f} GB/s, {cpu:.1f} s of cores; {steps.line(seconds)}")
+    for stage in parts.stages:
+        if stage.store is not None:
+            stage.store.close()
+
+
+def measure(path: Path, *, hits: float) -> None:
+    """Prints the table for one file."""
+    device = torch.device("cuda:0")
+    size = path.stat().st_size
+    spec = read_spec(open_set(path))
+    plan = plan_of(spec, hits=hits, device=str(device))
+
+    def load(steps: Steps) -> LoadedStages:
+        with torch.inference_mode():
+            return load_stages(spec, plan, steps)
+
+    print(f"file {size / 1e9:.2f} GB, {hits:.0%} of the experts on the card")
+    print(f"link {link_rate(device):.1f} GB/s, from pinned memory to the card")
+    drop_cached(path)
+    print(f"disk {disk_rate(path):.2f} GB/s, {_READERS} readers past the page cache")
+    timed("first (imports, compiles)", load, size=size)
+    drop_cached(path)
+    print(f"still cached: {cached_share(path):.0%}")
+    timed("cold", load, size=size)
+    print(f"cached: {cached_share(path):.0%}")
+    timed("warm", load, size=size)
+
+
+def main() -> None:
+    """Writes a file unless one is given, and measures it."""
+    command = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    command.add_argument("--file", type=Path, help="made before by tests.bench.real_file; written anew if absent")
+    command.add_argument("--layers", type=int, default=12)
+    command.add_argument("--hits", type=float, default=1.0, help="share of the experts on the card")
+    arguments = command.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        path = arguments.file or Path(folder) / "real.gguf"
+        if not path.exists():
+            began = time.monotonic()
+            write_real_file(path, SyntheticShape(layers=arguments.layers), draft=True)
+            print(f"written in {time.monotonic() - began:.1f} s")
+        measure(path, hits=arguments.hits)
+
+
+if __name__ == "__main__":
+    main()
