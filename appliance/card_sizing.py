@@ -1,21 +1,15 @@
-"""Owns the arithmetic of a placement on one card: what the card holds, and what stays in RAM beside it."""
+"""Owns the arithmetic of one card: what its layers, conversations and buffers take, and what is left for experts."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 
-from appliance.model.qwen4exp.device_footprint import (
-    MOST_SPLITS,
-    WINDOW_ROWS,
-    dense_bytes,
-    expert_bytes,
-    host_expert_bytes,
-    slot_bytes,
-)
-from appliance.model.qwen4exp.footprint import FLOAT, ngram_bytes
+from appliance.model.qwen4exp.device_footprint import MOST_SPLITS, WINDOW_ROWS
+from appliance.model.qwen4exp.footprint import FLOAT
 from appliance.model.qwen4exp.spec import ModelSpec
-from appliance.rig.cards import Card
+from appliance.model.qwen4exp.stage_footprint import ModelBytes
+from appliance.placed import Item
 from appliance.rig.schema import Rig
 from appliance.rig.size import GIB, MIB, format_size
 
@@ -31,16 +25,35 @@ RULE_BYTES = 9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CardAsk:
+    """What all cards of a placement have in common.
+
+    Attributes:
+        tokens: context of one conversation.
+        slots: conversations held at once.
+        pages: KV pages in all.
+        home: of the n-gram table.
+        kv_type: storage of keys and values.
+    """
+
+    tokens: int
+    slots: int
+    pages: int
+    home: str
+    kv_type: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CardSizes:
-    """Parts in bytes.
+    """Parts of one card in bytes.
 
     Attributes:
         dense, states, pages, buffers, rules, ngram, runtime: on the card.
-        experts: on the card: what is left of the budget, at most all of them.
-        all_experts: of the model, as the card would hold them.
+        experts: on the card: what is left of the budget, at most those of its layers.
+        all_experts: of its layers, as the card would hold them.
         budget: what the card has for this process.
         kv_type: storage of keys and values.
-        host_experts: in RAM.
+        host_experts: of its layers, in RAM.
     """
 
     dense: int
@@ -57,22 +70,27 @@ class CardSizes:
     host_experts: int
 
     @property
-    def fixed(self) -> int:
-        """Everything but experts."""
-        return self.dense + self.states + self.pages + self.buffers + self.rules + self.ngram + self.runtime
+    def short(self) -> int:
+        """What the card lacks; 0 when it fits."""
+        fixed = self.dense + self.states + self.pages + self.buffers + self.rules + self.ngram + self.runtime
+        return max(0, fixed + self.experts - self.budget)
 
-    def lines(self) -> list[tuple[str, int, str]]:
-        """(name, bytes, note) of every part on the card."""
-        share = self.experts / self.all_experts if self.all_experts else 1.0
-        return [
-            ("card: weights", self.dense, "in planes, embedding as stored"),
-            ("card: experts", self.experts, f"{share:.1%} of {format_size(self.all_experts)}"),
-            ("card: states", self.states, "recurrent states of all slots"),
-            ("card: KV pages", self.pages, self.kv_type),
-            ("card: n-gram table", self.ngram, ""),
-            ("card: buffers", self.buffers + self.rules, f"windows of up to {WINDOW_ROWS} rows, sampling rules"),
-            ("card: runtime", self.runtime, "CUDA, kernels, graphs"),
-        ]
+    @property
+    def cached(self) -> float:
+        """Share of its layers' experts on the card."""
+        return self.experts / self.all_experts if self.all_experts else 1.0
+
+    def items(self) -> tuple[Item, ...]:
+        """Every part on the card."""
+        return (
+            Item("card: weights", self.dense, "in planes, embedding as stored"),
+            Item("card: experts", self.experts, f"{self.cached:.1%} of {format_size(self.all_experts)}"),
+            Item("card: states", self.states, "recurrent states of all slots"),
+            Item("card: KV pages", self.pages, self.kv_type),
+            Item("card: n-gram table", self.ngram),
+            Item("card: buffers", self.buffers + self.rules, f"windows of up to {WINDOW_ROWS} rows, sampling rules"),
+            Item("card: runtime", self.runtime, "CUDA, kernels, graphs"),
+        )
 
 
 def kv_type(rig: Rig, *, tokens: int) -> str:
@@ -83,54 +101,51 @@ def kv_type(rig: Rig, *, tokens: int) -> str:
 
 
 def card_sizes(
-    spec: ModelSpec,
-    rig: Rig,
-    card: Card,
-    *,
-    tokens: int,
-    slots: int,
-    pages: int,
-    page_tokens: int,
-    draft: bool,
-    home: str,
+    spec: ModelSpec, model: ModelBytes, layers: range, ask: CardAsk, *, budget: int, cache: int | None
 ) -> CardSizes:
-    """Prices one shape on a card; negative experts when it does not fit."""
-    storage = kv_type(rig, tokens=tokens)
-    slot = slot_bytes(spec, page_tokens=page_tokens, kv_type=storage, draft=draft)
-    experts = expert_bytes(spec, draft=draft)
-    reserve = rig.cards.vram_reserve
-    kept = reserve if isinstance(reserve, int) else reserve[0]
+    """Prices some layers on a card.
+
+    Args:
+        spec: the model.
+        model: the same, layer by layer.
+        layers: of the card.
+        ask: what the cards have in common.
+        budget: what this one has for the process.
+        cache: for its experts, as the rig states it; None: all that is left.
+    """
+    found, last = model.stage(layers), layers.stop == model.layers
     sizes = {
-        "dense": dense_bytes(spec, draft=draft),
-        "states": (slots + 1) * slot.fixed,
-        "pages": (pages + 1) * slot.page,
-        "buffers": max(PACKING_BYTES, buffer_bytes(spec, tokens=tokens)),
-        "rules": (slots + 1) * spec.vocabulary * RULE_BYTES,
-        "ngram": ngram_bytes(spec) if home == "vram" else 0,
+        "dense": found.dense,
+        "states": (ask.slots + 1) * found.fixed,
+        "pages": (ask.pages + 1) * found.page,
+        "buffers": max(PACKING_BYTES, buffer_bytes(spec, tokens=ask.tokens, head=last)),
+        "rules": (ask.slots + 1) * spec.vocabulary * RULE_BYTES if last else 0,
+        "ngram": found.ngram if ask.home == "vram" else 0,
         "runtime": CARD_RUNTIME_BYTES,
     }
-    budget = (card.free_bytes if card.free_bytes is not None else card.vram_bytes or 0) - kept
-    left = budget - sum(sizes.values())
-    wanted = experts.total
-    cache = rig.experts.cache
-    if cache != "auto":
-        wanted = min(wanted, cache if isinstance(cache, int) else cache[0])
-    pool = wanted if cache != "auto" else max(0, min(wanted, left))
-    share = max(0.0, min(1.0, pool / experts.total)) if experts.total else 1.0
+    every = sum(found.experts)
+    pool = max(0, min(every, budget - sum(sizes.values()))) if cache is None else min(every, cache)
+    share = pool / every if every else 1.0
     return CardSizes(
         **sizes,
         experts=pool,
-        all_experts=experts.total,
+        all_experts=every,
         budget=budget,
-        kv_type=storage,
-        host_experts=math.ceil(host_expert_bytes(spec, draft=draft) * (1.0 - share)),
+        kv_type=ask.kv_type,
+        host_experts=math.ceil(sum(found.host_experts) * (1.0 - share)),
     )
 
 
-def buffer_bytes(spec: ModelSpec, *, tokens: int) -> int:
-    """What windows of the largest bucket need beside weights and states."""
+def buffer_bytes(spec: ModelSpec, *, tokens: int, head: bool = True) -> int:
+    """What windows of the largest bucket need beside weights and states.
+
+    Args:
+        spec: the model.
+        tokens: context of one conversation.
+        head: whether the card makes logits.
+    """
     rows = WINDOW_ROWS
-    logits = 2 * spec.vocabulary
+    logits = 2 * spec.vocabulary if head else 0
     selection = 3 * (tokens // spec.block_tokens + 64)
     attention = spec.query_heads * MOST_SPLITS * spec.head_dim
     products = MOST_SPLITS // 4 * (spec.gdn_qkv_width + spec.gdn_value_width)

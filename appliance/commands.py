@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 import os
 from datetime import UTC, datetime
 
 from appliance.errors import ExitCode, RigError, UsageError
-from appliance.examine import Examined, examine, look
+from appliance.examine import examine, look
+from appliance.plan_words import plan_lines, plan_object
 from appliance.rig.describe import value_text
 from appliance.rig.load import LoadedRig, load_rig
 from appliance.rig.paths import find_rig
@@ -70,13 +70,15 @@ def check(arguments: argparse.Namespace) -> ExitCode:
     placement = examined.placement
     for sentence in (*placement.notes, *examined.differences):
         print(f"note: {sentence}")
-    memory = f"{format_size(placement.total_bytes)} of {format_size(placement.budget_bytes)}"
-    if placement.card_items:
-        on_card = placement.card_budget_bytes - placement.card_free_bytes
-        memory += f" RAM, {format_size(on_card)} of {format_size(placement.card_budget_bytes)} on the card"
+    memory = [f"{format_size(placement.total_bytes)} of {format_size(placement.budget_bytes)} RAM"]
+    for stage in placement.stages:
+        used = f"{format_size(stage.used_bytes)} of {format_size(stage.budget_bytes)}"
+        layers = f" with layers {stage.first_layer} to {stage.past_layer - 1}" if len(placement.stages) > 1 else ""
+        memory.append(f"{used} on card {stage.card.index} ({stage.card.name}, {stage.card.bus_id}){layers}")
+    where = "the CPU" if not placement.stages else "1 card" if len(memory) == 2 else f"{len(placement.stages)} cards"
     print(
-        f"{loaded.path}: ok: {examined.spec.name} on {placement.device}, {placement.parallel} conversations of "
-        f"{placement.max_tokens} tokens, {memory}"
+        f"{loaded.path}: ok: {examined.spec.name} on {where}, {placement.parallel} conversations of "
+        f"{placement.max_tokens} tokens, {', '.join(memory)}"
     )
     return ExitCode.OK
 
@@ -90,47 +92,10 @@ def plan(arguments: argparse.Namespace) -> ExitCode:
     examined = examine(loaded, look(loaded))
     examined.model.close()
     if arguments.json:
-        print(json.dumps(_plan_object(examined), indent=2))
+        print(json.dumps(plan_object(examined), indent=2))
     else:
-        _plan_table(examined)
+        print("\n".join(plan_lines(examined)))
     return ExitCode.OK
-
-
-def _plan_object(examined: Examined) -> dict[str, object]:
-    placement = examined.placement
-    return {
-        "rig": str(examined.loaded.path),
-        "model": examined.spec.name,
-        **dataclasses.asdict(placement),
-        "total_bytes": placement.total_bytes,
-        "free_bytes": placement.free_bytes,
-    }
-
-
-def _plan_table(examined: Examined) -> None:
-    placement = examined.placement
-    print(f"model      {examined.spec.name}")
-    print(f"device     {placement.device}")
-    print(f"serving    {placement.parallel} conversations of {placement.max_tokens} tokens")
-    print(f"drafts     up to {placement.draft_max}")
-    print(
-        f"windows    {placement.prompt_chunk} prompt tokens, {placement.pages} pages of {placement.page_tokens} tokens"
-    )
-    print()
-    for item in placement.items:
-        print(f"{item.name:<18}{format_size(item.size_bytes):>12}  {item.note}".rstrip())
-    print(f"{'together':<18}{format_size(placement.total_bytes):>12}")
-    source = examined.machine.ram.limit_source
-    print(f"{'allowed':<18}{format_size(placement.budget_bytes):>12}  {f'limit in {source}' if source else 'free RAM'}")
-    if placement.card_items:
-        print()
-        for item in placement.card_items:
-            print(f"{item.name:<18}{format_size(item.size_bytes):>12}  {item.note}".rstrip())
-        on_card = placement.card_budget_bytes - placement.card_free_bytes
-        print(f"{'card: together':<18}{format_size(on_card):>12}")
-        print(f"{'card: allowed':<18}{format_size(placement.card_budget_bytes):>12}")
-    for sentence in (*placement.notes, *examined.differences):
-        print(f"note: {sentence}")
 
 
 def _explain(loaded: LoadedRig) -> None:

@@ -1,113 +1,36 @@
-"""Owns the speed formulas: bytes of a window against bandwidths; pure numbers in, estimates out.
+"""Owns the speeds of a plan: windows and their groups over all cards; pure numbers in, estimates out.
 
-Source: published measurements of this model on comparable servers. One window of b users with k drafts moves
-GPU = dense + hits + b * state + drafter and HOST = misses; without overlap its time is GPU / VRAM + HOST / link, and it
-yields A = (1 - p^(k+1)) / (1 - p) tokens for each user. Real engines reach a share of that limit.
+A window yields A = (1 - p^(k+1)) / (1 - p) tokens for each user. Real engines reach a share of the limit.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from appliance.groups import Pipeline, best
+from appliance.window_cost import (
+    LEAST_WINDOW_S,
+    Lane,
+    Load,
+    Span,
+    Way,
+    handoffs_s,
+    hit_share,
+    link_gbps,
+    stage_s,
+    tokens_a_window,
+)
+
 USERS: Final = (1, 2, 4, 8)
-ACCEPTANCE: Final = 0.7
 # What published engines reach of the byte limit: 54 to 66% with one user.
 DECODE_SHARE: Final = (0.50, 0.70)
 # And of the prompt limit: 20 to 56%.
 PROMPT_SHARE: Final = (0.20, 0.45)
-# About 2,000 launches a window, at 1 microsecond each, are there whatever the bytes are.
-LEAST_WINDOW_S: Final = 0.002
-DRAFT_STEP_BYTES: Final = 300_000_000
-DRAFT_USER_BYTES: Final = 20_000_000
-# Measured: routing of neighbouring rows is correlated, so rows share experts more than chance would have it.
-DRAFT_EXPONENT, USER_EXPONENT = 0.75, 0.8
-
-# Share of routed experts found in VRAM against the share of all experts that is cached: (cached, least, most).
-HITS: Final = (
-    (0.0, 0.0, 0.0),
-    (0.12, 0.56, 0.62),
-    (0.20, 0.77, 0.85),
-    (0.32, 0.83, 0.90),
-    (0.52, 0.98, 0.99),
-    (1.0, 1.0, 1.0),
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """A range; `least` is what to count on."""
-
-    least: float
-    most: float
-
-    @property
-    def middle(self) -> float:
-        """Half way."""
-        return (self.least + self.most) / 2
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
-    """What a model moves.
-
-    Attributes:
-        layers: of the trunk.
-        experts, experts_used: of a layer, and of those the routed for one row.
-        expert_bytes: one routed expert, on average.
-        dense_bytes: read by every window, whatever its rows.
-        state_bytes: read and written for each user in a window.
-        prompt_flop: floating-point operations of one prompt token.
-        draft: whether there is a draft layer.
-    """
-
-    layers: int
-    experts: int
-    experts_used: int
-    expert_bytes: float
-    dense_bytes: float
-    state_bytes: float
-    prompt_flop: float
-    draft: bool
-
-    @property
-    def experts_bytes(self) -> float:
-        """All routed experts."""
-        return self.layers * self.experts * self.expert_bytes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lane:
-    """One card and its share of the layers.
-
-    Attributes:
-        share: of the model's layers, 0 to 1.
-        vram_gbps: its memory.
-        link_gbps: how quickly it reads pinned RAM.
-        tflops: dense FP16 products.
-        cache_bytes: experts that it holds.
-    """
-
-    share: float
-    vram_gbps: float
-    link_gbps: float
-    tflops: float
-    cache_bytes: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
-    """How windows are made: longest draft, drafts with several users, pipelined groups, prompt chunk, RAM bandwidth
-    (None: not known, so it does not bind)."""
-
-    draft_max: int
-    batch_mtp: bool
-    groups: int
-    prompt_chunk: int
-    ram_gbps: float | None = None
+# Prompts of this length say how quickly they are read: their chunks follow each other through the stages.
+PROMPT_TOKENS: Final = 8192
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,52 +50,38 @@ class Speed:
     drafts: tuple[int, ...]
 
 
-def hit_share(cached: float) -> Span:
-    """Expected hits when a share of all experts is cached, 0 to 1; straight lines between measurements."""
-    x = min(max(cached, 0.0), 1.0)
-    for (x0, low0, high0), (x1, low1, high1) in itertools.pairwise(HITS):
-        if x <= x1:
-            t = (x - x0) / (x1 - x0)
-            return Span(low0 + t * (low1 - low0), high0 + t * (high1 - high0))
-    return Span(1.0, 1.0)
-
-
-def distinct_experts(load: Load, *, users: int, drafts: int) -> float:
-    """Experts that a layer reads for one window: sublinear in rows, and no more than independent routing gives."""
-    rows = users * (1 + drafts)
-    chance = load.experts * (1 - (1 - load.experts_used / load.experts) ** rows)
-    measured: float = load.experts_used * (1 + drafts) ** DRAFT_EXPONENT * users**USER_EXPONENT
-    return min(measured, chance)
-
-
-def tokens_a_window(drafts: int, acceptance: float = ACCEPTANCE) -> float:
-    """Tokens that one user gains: the drawn one, and each draft that stands."""
-    if acceptance >= 1:
-        return 1.0 + drafts
-    return float((1 - acceptance ** (drafts + 1)) / (1 - acceptance))
-
-
-def window_s(load: Load, lane: Lane, *, users: int, drafts: int, hits: float, ram_gbps: float | None = None) -> float:
-    """Seconds of one window on one card's layers, without overlap of VRAM and link."""
-    routed = distinct_experts(load, users=users, drafts=drafts) * load.layers * load.expert_bytes * lane.share
-    dense = (load.dense_bytes + users * load.state_bytes) * lane.share
-    link = lane.link_gbps if ram_gbps is None else min(lane.link_gbps, ram_gbps)
-    seconds = (dense + hits * routed) / (lane.vram_gbps * 1e9)
-    return seconds + (0.0 if hits >= 1 else (1 - hits) * routed / (link * 1e9))
-
-
 def limit(load: Load, lanes: Sequence[Lane], way: Way, *, users: int, drafts: int, hits: Sequence[float]) -> float:
-    """Tokens a second that bytes and launches allow: one group at a time, or equal groups following each other."""
-    groups = max(1, min(way.groups, users, len(lanes)))
-    each = math.ceil(users / groups)
-    stages = [
-        window_s(load, lane, users=each, drafts=drafts, hits=share, ram_gbps=way.ram_gbps)
-        for lane, share in zip(lanes, hits, strict=True)
-    ]
-    stages[-1] += drafts * (DRAFT_STEP_BYTES + DRAFT_USER_BYTES * each) / (lanes[-1].vram_gbps * 1e9)
-    # A group leaves every `period`: no sooner than the slowest stage, nor than all groups' turns allow.
-    period = max([*stages, sum(stages) / groups, LEAST_WINDOW_S / groups])
-    return users / groups * tokens_a_window(drafts) / period
+    """Tokens a second that bytes and launches allow, by the schedule of groups through the cards."""
+    return users * tokens_a_window(drafts) / turn_s(load, lanes, way, users=users, drafts=drafts, hits=hits)
+
+
+def turn_s(load: Load, lanes: Sequence[Lane], way: Way, *, users: int, drafts: int, hits: Sequence[float]) -> float:
+    """Seconds between two windows of one conversation, with the number of groups that suits."""
+    if len(lanes) == 1:
+        return stage_s(load, lanes[0], way, users=users, drafts=drafts, hits=hits[0], last=True)
+    pipeline = pipeline_of(load, lanes, way, users=users, drafts=drafts, hits=hits)
+    return users / best(pipeline, users, most_groups=way.groups).conversation_windows_per_s
+
+
+def pipeline_of(
+    load: Load, lanes: Sequence[Lane], way: Way, *, users: int, drafts: int, hits: Sequence[float]
+) -> Pipeline:
+    """The cards as stages; what each further conversation takes is the slope up to all of `users`."""
+
+    def seconds(count: int) -> list[float]:
+        last = len(lanes) - 1
+        return [
+            stage_s(load, lane, way, users=count, drafts=drafts, hits=share, last=number == last)
+            for number, (lane, share) in enumerate(zip(lanes, hits, strict=True))
+        ]
+
+    one, all_of_them = seconds(1), seconds(users)
+    more = [(b - a) / (users - 1) if users > 1 else 0.0 for a, b in zip(one, all_of_them, strict=True)]
+    return Pipeline(
+        window_s=tuple(one),
+        more_s=tuple(more),
+        handoff_s=handoffs_s(load, lanes, rows=math.ceil(users / len(lanes)) * (1 + drafts)),
+    )
 
 
 def estimate(load: Load, lanes: Sequence[Lane], way: Way) -> Speed:
@@ -211,12 +120,15 @@ def _best(load: Load, lanes: Sequence[Lane], way: Way, users: int, hits: Sequenc
 
 
 def prompt_limit(load: Load, lanes: Sequence[Lane], way: Way) -> float:
-    """Prompt tokens a second that products and the link allow: every expert that is not in VRAM comes once a chunk."""
-    chunk = way.prompt_chunk
-    seconds = 0.0
+    """Prompt tokens a second that products and the link allow: an expert that is not in VRAM comes once a chunk.
+
+    Chunks of a prompt follow each other through the cards, so the slowest card sets the pace after the first.
+    """
+    chunk, seconds = way.prompt_chunk, []
+    touched = 1 - (1 - load.experts_used / load.experts) ** chunk
     for lane in lanes:
-        away = max(0.0, load.experts_bytes * lane.share - lane.cache_bytes)
-        link = lane.link_gbps if way.ram_gbps is None else min(lane.link_gbps, way.ram_gbps)
+        away = touched * max(0.0, load.experts_bytes * lane.share - lane.cache_bytes)
         compute = load.prompt_flop * lane.share * chunk / (lane.tflops * 1e12)
-        seconds += max(compute, away / (link * 1e9))
-    return chunk / max(seconds, LEAST_WINDOW_S)
+        seconds.append(max(compute, away / (link_gbps(lane, way) * 1e9), LEAST_WINDOW_S * lane.share))
+    chunks = max(1, PROMPT_TOKENS // chunk)
+    return chunks * chunk / (sum(seconds) + (chunks - 1) * max(seconds))

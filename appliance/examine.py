@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,7 +64,7 @@ def examine(loaded: LoadedRig, machine: Machine) -> Examined:
     """
     refuse(judge(loaded, machine, None))
     device = choose_device(loaded, machine)
-    problem = driver_problem(machine.cards) if getattr(device, "card", None) is not None else None
+    problem = driver_problem(machine.cards) if device.cards else None
     if problem is not None:
         raise MachineError(problem, hint='update the NVIDIA driver of the host, or write devices = "cpu" in [cards]')
     model = open_set(model_path(loaded))
@@ -73,13 +74,15 @@ def examine(loaded: LoadedRig, machine: Machine) -> Examined:
     module, _, name = row.spec.partition(":")
     spec = cast(ModelSpec, getattr(importlib.import_module(module), name)(model, draft=companion))
     refuse(judge(loaded, machine, spec))
+    placement = place(machine, spec, loaded.rig, device=device)
+    chosen = tuple(stage.card for stage in placement.stages)
     return Examined(
         loaded=loaded,
         machine=machine,
-        device=device,
+        device=dataclasses.replace(device, cards=chosen),
         model=model,
         architecture=row,
         spec=spec,
-        placement=place(machine, spec, loaded.rig, device=device),
+        placement=placement,
         differences=tuple(machine_differences(loaded, machine)),
     )

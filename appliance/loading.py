@@ -6,7 +6,7 @@ import asyncio
 import importlib
 import os
 import time
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
 from typing import Any
 
 from appliance.backend import ApplianceBackend
@@ -80,46 +80,66 @@ class Loading:
         tokenizer = Tokenizer.from_metadata(examined.model.metadata)
         backend.give_text(TextStack(tokenizer, ChatTemplate.from_metadata(examined.model.metadata, tokenizer)))
         backend.advance("loading the runtime", WEIGHTS_PERCENT)
-        share_cores(os.environ)
-        if examined.device.card is not None:
-            # Read when CUDA starts: the chosen card is then the only one, whatever numbers the driver gives.
-            os.environ["CUDA_VISIBLE_DEVICES"] = examined.device.card.uuid
+        start_torch(examined)
         engine_type = importlib.import_module("appliance.engine.engine").Engine
-        # torch counts cores and knows nothing of a container's share of their time.
-        importlib.import_module("torch").set_num_threads(examined.machine.cores.usable)
-        module, _, name = examined.architecture.model.partition(":")
-        load_model = getattr(importlib.import_module(module), name)
         before = private_bytes()
         share = (TEST_PERCENT - WEIGHTS_PERCENT) / 100
         model = load_model(
-            examined.spec,
-            plan=examined.placement.load_plan(),
-            progress=lambda stage, percent: backend.advance(stage, round(WEIGHTS_PERCENT + percent * share)),
+            examined, lambda stage, percent: backend.advance(stage, round(WEIGHTS_PERCENT + percent * share))
         )
         backend.advance("testing the model", TEST_PERCENT)
-        self._engine = engine = engine_type(model, _engine_config(examined), on_fault=backend.fail)
+        self._engine = engine = engine_type(model, engine_config(examined), on_fault=backend.fail)
 
         def ready() -> None:
             backend.give_engine(engine.handle)
             measured, planned = private_bytes() - before, examined.placement.model_bytes
             more = format_size(measured - planned)
             say("memory", planned=format_size(planned), measured=format_size(measured), more=more)
-            if examined.placement.card_items:
-                _say_card(examined.placement)
+            _say_cards(examined.placement)
             say("ready", seconds=time.monotonic() - began, model=backend.model().id, device=backend.readiness().device)
 
         engine.run(self._loop, ready=ready)
 
 
-def _say_card(placement: Placement) -> None:
-    """The card's memory as planned and as allocated, both without CUDA's own."""
-    planned = sum(item.size_bytes for item in placement.card_items if item.name != "card: runtime")
-    measured = importlib.import_module("torch").cuda.memory_allocated()
-    more = format_size(measured - planned)
-    say("card memory", planned=format_size(planned), measured=format_size(measured), more=more)
+def start_torch(examined: Examined) -> None:
+    """What torch has to know before it is imported and before CUDA starts; once in a process."""
+    share_cores(os.environ)
+    if examined.device.cards:
+        # Read when CUDA starts: the chosen cards are then the only ones, numbered in stage order (CFG-10).
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(card.uuid for card in examined.device.cards)
+    # torch counts cores and knows nothing of a container's share of their time.
+    importlib.import_module("torch").set_num_threads(examined.machine.cores.usable)
 
 
-def _engine_config(examined: Examined) -> EngineConfig:
+def load_model(examined: Examined, progress: Callable[[str, int], None]) -> Any:
+    """The model of a rig, a `LoadedModel`, for the calling thread: the one that loads is to be the one that runs it.
+
+    Args:
+        examined: the rig, judged and placed; torch was started for it.
+        progress: told the stage and its percent.
+    """
+    module, _, name = examined.architecture.model.partition(":")
+    load = getattr(importlib.import_module(module), name)
+    return load(examined.spec, plan=examined.placement.load_plan(), progress=progress)
+
+
+def _say_cards(placement: Placement) -> None:
+    """Each card's memory as planned and as allocated, both without CUDA's own."""
+    for number, stage in enumerate(placement.stages):
+        planned = stage.used_bytes - stage.size("card: runtime")
+        measured = importlib.import_module("torch").cuda.memory_allocated(number)
+        more = format_size(measured - planned)
+        say(
+            "card memory",
+            card=stage.card.index,
+            planned=format_size(planned),
+            measured=format_size(measured),
+            more=more,
+        )
+
+
+def engine_config(examined: Examined) -> EngineConfig:
+    """The engine's settings as the placement decided them."""
     placement = examined.placement
     return EngineConfig(
         slots=placement.parallel,

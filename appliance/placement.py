@@ -5,16 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
+from appliance.card_choice import best_cards
+from appliance.card_placement import size_up_cards
 from appliance.errors import DoesNotFitError
 from appliance.model.qwen4exp.footprint import ngram_bytes
 from appliance.model.qwen4exp.spec import ModelSpec
+from appliance.placed import Item, Placement, Shape, StagePlan
+from appliance.placed_speed import company_rate
 from appliance.rig.judge import Device
 from appliance.rig.machine import Machine
+from appliance.rig.recorded import with_recorded
 from appliance.rig.schema import Rig
 from appliance.rig.size import format_size
-from appliance.sizing import Item, Placement, Shape, size_up
+from appliance.sizing import size_up
 
-__all__ = ["Item", "Placement", "place"]
+__all__ = ["Item", "Placement", "StagePlan", "place"]
 
 AUTO_PARALLEL = 8
 AUTO_CONTEXT = 32768
@@ -23,7 +28,7 @@ LEAST_CONTEXT = 64
 
 
 def place(machine: Machine, spec: ModelSpec, rig: Rig, *, device: Device) -> Placement:
-    """Decides what goes where.
+    """Decides what goes where, and where several cards are open to choice, which of them in which order.
 
     Automatic values shrink until everything fits: the weights stay packed, then the context goes down to 8,192, then
     fewer conversations. A value that the rig states is kept or refused, never changed.
@@ -31,14 +36,35 @@ def place(machine: Machine, spec: ModelSpec, rig: Rig, *, device: Device) -> Pla
     Raises:
         DoesNotFitError: nothing that the rig allows fits; names the shortfall and what would fit.
     """
-    price = partial(size_up, machine=machine, spec=spec, rig=rig, device=device)
-    homes = _homes(machine, spec, rig, card=device.card is not None)
+    machine = with_recorded(machine, rig.machine)
+    if len(device.cards) > 1 and _is_open(rig):
+        return best_cards(
+            device,
+            lambda some: _place(machine, spec, rig, device=some),
+            lambda found: company_rate(machine, spec, found),
+        )
+    return _place(machine, spec, rig, device=device)
+
+
+def _is_open(rig: Rig) -> bool:
+    """Whether nothing in the rig counts on certain cards in a certain order."""
+    per_card = (rig.cards.vram_reserve, rig.experts.cache)
+    return (
+        rig.cards.devices == "auto"
+        and rig.cards.layer_split == "auto"
+        and not any(isinstance(sizes, tuple) for sizes in per_card)
+    )
+
+
+def _place(machine: Machine, spec: ModelSpec, rig: Rig, *, device: Device) -> Placement:
+    price = partial(size_up_cards if device.cards else size_up, machine=machine, spec=spec, rig=rig, device=device)
+    homes = _homes(machine, spec, rig, device)
     smallest: Placement | None = None
     for tokens, parallel in _wanted(spec, rig):
         for placement in map(price, _shapes(tokens, parallel, homes)):
             if placement.fits:
                 return placement
-            if smallest is None or placement.total_bytes < smallest.total_bytes:
+            if smallest is None or placement.short_bytes < smallest.short_bytes:
                 smallest = placement
     if smallest is None:
         raise AssertionError("no placement was tried")
@@ -70,18 +96,19 @@ def _halves(top: int, *, least: int) -> list[int]:
     return values
 
 
-def _homes(machine: Machine, spec: ModelSpec, rig: Rig, *, card: bool) -> Sequence[str]:
+def _homes(machine: Machine, spec: ModelSpec, rig: Rig, device: Device) -> Sequence[str]:
     if rig.ngram.home != "auto":
         return (rig.ngram.home,)
-    if card:
-        return ("ram", "vram")
+    if device.cards:
+        roomiest = max(card.free_bytes or card.vram_bytes or 0 for card in device.cards)
+        return ("ram", "vram") if ngram_bytes(spec) < roomiest else ("ram",)
     # A few small reads a token: from RAM when the table costs little of it, else through the page cache.
     return ("ram", "mmap") if ngram_bytes(spec) <= machine.ram.budget_bytes // 4 else ("mmap",)
 
 
 def _refusal(smallest: Placement, machine: Machine, *, fits: Callable[[int, int], bool]) -> DoesNotFitError:
     """The sentence: needed, allowed, by how much, the parts, and the largest that fits."""
-    if smallest.card_free_bytes < 0:
+    if any(stage.free_bytes < 0 for stage in smallest.stages):
         return _card_refusal(smallest, fits=fits)
     parts = _parts(smallest.items)
     limit = f" (limit in {machine.ram.limit_source})" if machine.ram.limit_source else ""
@@ -93,13 +120,24 @@ def _refusal(smallest: Placement, machine: Machine, *, fits: Callable[[int, int]
 
 
 def _card_refusal(smallest: Placement, *, fits: Callable[[int, int], bool]) -> DoesNotFitError:
-    needed = sum(item.size_bytes for item in smallest.card_items if item.size_bytes > 0)
-    missing = -smallest.card_free_bytes
-    return DoesNotFitError(
-        f"{smallest.parallel} x {smallest.max_tokens} tokens need {format_size(needed)} on the card and it has "
-        f"{format_size(smallest.card_budget_bytes)} besides its reserve: {format_size(missing)} short; "
-        f"{_parts(smallest.card_items)}",
-        hint=_largest(smallest, fits),
+    """Every card that is too small, with its numbers."""
+    short = [stage for stage in smallest.stages if stage.free_bytes < 0]
+    says = "; ".join(_card_words(stage, several=len(smallest.stages) > 1) for stage in short)
+    hint = _largest(smallest, fits)
+    held = next((process for stage in short for process in stage.card.processes), None)
+    if smallest.draft_max:
+        hint += ", or draft_max = 0, which leaves the drafter out"
+    if held is not None:
+        hint += f", or end process {held.pid}, which holds memory of the card"
+    return DoesNotFitError(f"{smallest.parallel} x {smallest.max_tokens} tokens need {says}", hint=hint)
+
+
+def _card_words(stage: StagePlan, *, several: bool) -> str:
+    layers = f" with layers {stage.first_layer} to {stage.past_layer - 1}" if several else ""
+    where = f"card {stage.card.index} ({stage.card.name}){layers}"
+    return (
+        f"{format_size(stage.used_bytes)} on {where} and it has {format_size(stage.budget_bytes)} besides its reserve: "
+        f"{format_size(-stage.free_bytes)} short; {_parts(stage.items)}"
     )
 
 

@@ -145,7 +145,7 @@ class SetupApp(App[int]):
             first = tuple(answer for answer in self._own.values() if comes_first(answer.key))
             model, machine = self.draft.model, self.draft.machine
             draft = Draft(path=self.path, present=self.present, machine=machine, model=model, answers=first)
-            self._plan(draft, together=False)
+            self._plan(draft)
 
     def forget(self) -> None:
         """Takes the recommendation: own answers go, but for the model, and for who may reach the server."""
@@ -153,8 +153,8 @@ class SetupApp(App[int]):
         self._own = {key: answer for key, answer in self._own.items() if key.startswith(kept)}
         self.serve_again()
 
-    def _plan(self, first: Draft, *, together: bool = True) -> None:
-        self.advice = recommended(first, together=together)
+    def _plan(self, first: Draft) -> None:
+        self.advice = recommended(first)
         self._judge(first.answer(*self.advice.answers, *self._own.values()))
 
     def _judge(self, draft: Draft) -> None:

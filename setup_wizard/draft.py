@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import tomllib
 from collections.abc import Iterable
@@ -16,12 +15,12 @@ from appliance.errors import ApplianceError, MachineError, RigError
 from appliance.model.qwen4exp.spec import ModelSpec
 from appliance.models.catalogue import Size
 from appliance.placement import Placement, place
-from appliance.planning.from_rig import plan_rig
-from appliance.planning.plan import PlanView
+from appliance.planning.plan import PlanView, view_of
 from appliance.rig.judge import Device, choose_device, judge
 from appliance.rig.load import LoadedRig, load_text
 from appliance.rig.machine import Machine
 from appliance.rig.problem import Problem, refuse
+from appliance.rig.recorded import with_recorded
 from appliance.rig.schema import TABLES
 from appliance.rig.warnings import driver_problem
 from appliance.rig.write import HEADER, render
@@ -82,7 +81,7 @@ class Judged:
     @property
     def on_card(self) -> bool:
         """Whether a card computes."""
-        return self.device is not None and self.device.card is not None
+        return self.device is not None and bool(self.device.cards)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,7 +189,7 @@ def judged(draft: Draft) -> Judged:
         notes=() if placement is None else placement.notes,
         device=device,
         placement=placement,
-        plan=_planned(loaded, draft, device, placement),
+        plan=_planned(loaded, draft, placement),
     )
 
 
@@ -203,31 +202,19 @@ def _placed(loaded: LoadedRig, draft: Draft) -> tuple[Device, Placement]:
     machine, spec = draft.machine, draft.model.spec
     refuse(judge(loaded, machine, None))
     device = choose_device(loaded, machine)
-    problem = driver_problem(machine.cards) if device.card is not None else None
+    problem = driver_problem(machine.cards) if device.cards else None
     if problem is not None:
         raise MachineError(problem, hint="update the NVIDIA driver of the host")
     refuse(judge(loaded, machine, spec))
     return device, place(machine, spec, loaded.rig, device=device)
 
 
-def _planned(loaded: LoadedRig, draft: Draft, device: Device | None, placement: Placement | None) -> PlanView | None:
-    """Bars and speeds with what "auto" becomes at start, on the card that will compute."""
-    machine = draft.machine
-    if not machine.cards.cards or loaded.rig.cards.devices == "cpu" or (device is not None and device.card is None):
+def _planned(loaded: LoadedRig, draft: Draft, placement: Placement | None) -> PlanView | None:
+    """Bars and speeds of the placement, where cards compute."""
+    if placement is None or not placement.stages:
         return None
-    if device is not None and device.card is not None:
-        one = dataclasses.replace(machine.cards, cards=(device.card,))
-        machine = dataclasses.replace(machine, cards=one)
-    if placement is not None:
-        shape = (
-            ("context.max_tokens", str(placement.max_tokens)),
-            ("serving.parallel", str(placement.parallel)),
-            ("ngram.home", placement.ngram_home),
-            ("context.kv", placement.kv_type),
-        )
-        with contextlib.suppress(RigError):
-            loaded = load_text(draft.text(), path=draft.path, flags=[("plan", key, value) for key, value in shape])
-    return plan_rig(loaded, machine, draft.model.spec)
+    written = loaded.rig.machine
+    return view_of(with_recorded(draft.machine, written), draft.model.spec, placement, bench=written.bench)
 
 
 def _sentences(error: ApplianceError) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from appliance.errors import ApplianceError, RigError
 from appliance.examine import Examined, examine
-from appliance.planning.from_rig import cards_of
+from appliance.rig.card_rules import cards_of
 from appliance.rig.cards import Card
 from appliance.rig.load import LoadedRig, load_text
 from appliance.rig.machine import Machine
@@ -58,7 +58,7 @@ def finish(path: Path, text: str, machine: Machine, *, say: Callable[[str], None
 
 def reserved(loaded: LoadedRig, machine: Machine) -> tuple[Card, ...]:
     """The cards that the container shall see: those the rig names, all of them for "auto"."""
-    return machine.cards.cards if loaded.rig.cards.devices == "auto" else cards_of(loaded, machine)
+    return machine.cards.cards if loaded.rig.cards.devices == "auto" else cards_of(loaded.rig, machine)
 
 
 def add_key(path: Path, name: str) -> str:

@@ -57,7 +57,7 @@ def set_up_with(
         for found in find_models(where.parent if where.suffix == ".gguf" else where):
             if found.path == where or found.path.parent == where:
                 require_complete(found)
-    text = draft.answer(*recommended(draft, together=False).answers, *answers).text()
+    text = draft.answer(*recommended(draft).answers, *answers).text()
     finish(path, text, machine, say=say)
 
 

@@ -9,7 +9,7 @@ from appliance.models.catalogue import Catalogue, Size
 from appliance.models.outline import outline
 from appliance.planning.advise import COMFORT_TOKENS_S, recommend, usable_cards
 from appliance.planning.alternatives import rig_values
-from appliance.planning.plan import difference
+from appliance.planning.plan import difference, view
 from appliance.rig.schema import BUILTIN
 from setup_wizard.draft import Answer, Draft, Judged, Model, judged
 
@@ -50,14 +50,9 @@ class Offered:
         return f"fits, about {self.one_user:.0f} tokens a second for one user (estimate)"
 
 
-def recommended(draft: Draft, *, together: bool = True) -> Recommended:
-    """The best settings of the draft's model that are accepted here; keys that the rig states already stay.
-
-    Args:
-        draft: whose model, machine and rig.
-        together: also say what all cards would give together, which takes a second with many.
-    """
-    answers, reasons = _advised(draft, together=together)
+def recommended(draft: Draft) -> Recommended:
+    """The best settings of the draft's model that are accepted here; keys that the rig states already stay."""
+    answers, reasons = _advised(draft)
     kept = tuple(answer for answer in answers if not draft.has(answer.key))
     found = judged(draft.answer(*kept))
     for prefix in GIVEN_UP:
@@ -77,8 +72,8 @@ def recommended(draft: Draft, *, together: bool = True) -> Recommended:
     return Recommended(answers=kept, judged=found, reasons=reasons)
 
 
-def _advised(draft: Draft, *, together: bool) -> tuple[tuple[Answer, ...], tuple[str, ...]]:
-    """The planner's advice for one card, and what further cards would give when a version uses them."""
+def _advised(draft: Draft) -> tuple[tuple[Answer, ...], tuple[str, ...]]:
+    """The planner's advice for the cards that the rig names, or for those that are quickest together."""
     if draft.model.path == BUILTIN:
         return (), ("the built-in model needs no settings: the appliance chooses at every start",)
     devices = draft.value("cards.devices")
@@ -86,23 +81,22 @@ def _advised(draft: Draft, *, together: bool) -> tuple[tuple[Answer, ...], tuple
         return (), ("the CPU computes, because the rig says so",)
     cards, left = usable_cards(draft.machine)
     if isinstance(devices, list):
-        cards = tuple(card for card in cards if card.uuid in devices or card.index in devices)
+        named = {name: card for card in cards for name in (card.uuid, card.index)}
+        cards = tuple(named[name] for name in devices if name in named)
     if not cards:
         return (), (*left, draft.machine.cards.note or "there is no card that helps")
-    best = max(cards, key=lambda card: card.free_bytes or 0)
-    inner = dataclasses.replace(draft.machine, cards=dataclasses.replace(draft.machine.cards, cards=(best,)))
-    advice = recommend(inner, draft.model.spec)
-    if advice is None:
+    advice = recommend(draft.machine, draft.model.spec, cards=cards if isinstance(devices, list) else None)
+    if advice is None or advice.plan is None or advice.wish is None:
         return (), left
     reasons = list(advice.reasons)
-    if len(cards) > 1 and together:
-        every = recommend(draft.machine, draft.model.spec)
-        if every is not None and every.plan is not None and advice.plan is not None:
-            gain = difference(advice.plan, every.plan)
-            reasons.append(f"all {len(cards)} cards together, not available in this version: {gain}")
+    if len(advice.cards) > 1:
+        first = max(advice.cards, key=lambda card: card.free_bytes or 0)
+        alone = view(draft.machine, draft.model.spec, [first], advice.wish, title="one card")
+        gain = difference(alone, advice.plan) if alone.fits else "the model does not fit on one"
+        reasons.append(f"{len(advice.cards)} cards against card {first.index} alone: {gain}")
     tables = rig_values(advice, draft.machine, draft.model.path)
     found = (Answer(f"{table}.{key}", value) for table, keys in tables.items() for key, value in keys.items())
-    return tuple(answer for answer in found if answer.key != "model.path"), (*reasons, *left)
+    return tuple(answer for answer in found if answer.key != "model.path"), tuple(reasons)
 
 
 def offers(draft: Draft, catalogue: Catalogue, folder: str) -> tuple[Offered, ...]:
@@ -111,7 +105,7 @@ def offers(draft: Draft, catalogue: Catalogue, folder: str) -> tuple[Offered, ..
     found = []
     for size in catalogue.sizes:
         model = Model(path=f"{folder}/{size.id}.gguf", spec=outline(size), size=size)
-        found.append(Offered(size=size, recommended=recommended(bare.serve(model), together=False)))
+        found.append(Offered(size=size, recommended=recommended(bare.serve(model))))
     return tuple(found)
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import difflib
+from collections import Counter
 from collections.abc import Sequence
 
-from appliance.cost import USERS, Span
 from appliance.placement import Placement
+from appliance.plan_words import speed_lines as plan_speed_lines
+from appliance.planning.bars import Part, ram_parts
 from appliance.planning.plan import PlanView, difference
-from appliance.planning.sketch import Part
 from appliance.rig.cards import Card
 from appliance.rig.machine import Machine
 from appliance.rig.schema import TABLES
@@ -57,7 +58,8 @@ def plan_lines(judged: Judged) -> list[str]:
     """The plan: memory as bars, expected hits and speeds, or why it is refused, with the numbers (CFG-19)."""
     lines = [f"REFUSED: {problem}" for problem in judged.problems]
     if judged.placement is not None:
-        where = judged.device.card.name if judged.device and judged.device.card else "the CPU"
+        names = Counter(stage.card.name for stage in judged.placement.stages)
+        where = ", ".join(f"{count} x {name}" if count > 1 else name for name, count in names.items()) or "the CPU"
         lines.append(f"{judged.placement.parallel} conversations of {judged.placement.max_tokens:,} tokens on {where}")
     if judged.plan is not None:
         lines += _card_lines(judged.plan)
@@ -67,34 +69,26 @@ def plan_lines(judged: Judged) -> list[str]:
 
 
 def _card_lines(plan: PlanView) -> list[str]:
-    if plan.sketch is None or plan.speed is None:
+    if plan.placement is None or plan.speed is None:
         return [f"REFUSED: {plan.refusal}"]
     lines = []
-    for found in plan.sketch.bars:
+    for found in plan.bars:
         total = found.card.vram_bytes or sum(part.size_bytes for part in found.parts)
         lines.append(f"card {found.card.index} {bar(found.parts, total)} of {format_size(total)}")
         lines.append(f"  {legend(found.parts)}")
-    ram = plan.sketch.ram
-    lines.append(f"RAM    {bar(ram, plan.sketch.ram_budget_bytes)} of {format_size(plan.sketch.ram_budget_bytes)}")
-    lines.append(f"  {legend(ram)}")
-    speed = plan.speed
-    users = ", ".join(f"{count}: {_span(span)}" for count, span in zip(USERS, speed.users, strict=True))
-    lines.append(f"hits {speed.hits.least:.0%}-{speed.hits.most:.0%}; tokens a second for users {users};")
-    lines.append(f"  prompts {_span(speed.prompt)} ({plan.source})")
-    return lines
+    budget = plan.placement.budget_bytes
+    lines.append(f"RAM    {bar(plan.ram, budget)} of {format_size(budget)}")
+    lines.append(f"  {legend(plan.ram)}")
+    return [*lines, *plan_speed_lines(plan)]
 
 
 def _ram_lines(placement: Placement) -> list[str]:
-    parts = [Part(item.name, item.size_bytes) for item in placement.items]
+    parts = ram_parts(placement)
     return [
         f"RAM    {bar(parts, placement.budget_bytes)} of {format_size(placement.budget_bytes)}",
         f"  {legend(parts)}",
         "speeds on the CPU are not estimated",
     ]
-
-
-def _span(span: Span) -> str:
-    return f"{span.least:,.0f}-{span.most:,.0f}"
 
 
 def change(base: Judged, now: Judged) -> str:

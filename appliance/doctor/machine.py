@@ -36,14 +36,14 @@ def driver(facts: Facts) -> Iterator[Finding]:
 def cards(facts: Facts) -> Iterator[Finding]:
     """Every card, what is odd about it, and what changed since the rig was written."""
     machine = with_recorded(facts.machine, facts.loaded.rig.machine) if facts.loaded else facts.machine
-    chosen: Card | None = getattr(facts.examined.device, "card", None) if facts.examined else None
+    chosen = facts.examined.device.cards if facts.examined else ()
     for card in machine.cards.cards:
         lines = card_warnings(card, machine.rates.card(card.uuid))
         says = f"{card.name}, {size_words(card.vram_bytes)}, {size_words(card.free_bytes)} free, {card.uuid}"
         verdict = Verdict.NOTE if lines else Verdict.OK
         yield Finding(check=f"card {card.index}", verdict=verdict, says="; ".join([says, *lines]))
-    if chosen is not None:
-        yield from _vram(facts, chosen)
+    for card in chosen:
+        yield from _vram(facts, card)
     for sentence in facts.examined.differences if facts.examined else ():
         yield Finding(
             check="changes", verdict=Verdict.NOTE, says=sentence, fix="strata-setup --auto measures the machine anew"
@@ -56,9 +56,8 @@ def _vram(facts: Facts, card: Card) -> Iterator[Finding]:
         yield Finding(check="VRAM", verdict=Verdict.SKIPPED, says=f"an appliance uses it: {facts.running}")
     elif facts.examined is not None and card.free_bytes is not None:
         held = "; ".join(f"process {p.pid} {p.name} holds {size_words(p.used_bytes)}" for p in card.processes)
-        yield passed(
-            "VRAM", f"the plan fits in the {size_words(card.free_bytes)} that are free" + (f"; {held}" if held else "")
-        )
+        says = f"card {card.index}: the plan fits in the {size_words(card.free_bytes)} that are free"
+        yield passed("VRAM", says + (f"; {held}" if held else ""))
 
 
 def docker(facts: Facts) -> Iterator[Finding]:
@@ -97,7 +96,7 @@ def memlock(facts: Facts) -> Iterator[Finding]:
     """RAM that may be locked, against the plan (CTR-10)."""
     limit = facts.machine.processor.memlock_bytes
     placement = facts.examined.placement if facts.examined else None
-    pinned = getattr(placement, "pinned_bytes", 0) if placement is not None else 0
+    pinned = placement.pinned_bytes if placement is not None else 0
     if limit is None:
         yield passed("memlock", "no limit on locked RAM")
     elif pinned > limit:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,7 +11,7 @@ from appliance.model.qwen4exp.spec import ModelSpec
 from appliance.models.catalogue import Catalogue, Size
 from appliance.models.outline import outline
 from appliance.planning.plan import PlanView, view
-from appliance.planning.sketch import HEADROOM_SHARE, HOST_BYTES, STAGING_BYTES, Wish
+from appliance.planning.wish import Wish
 from appliance.rig.cards import Card
 from appliance.rig.machine import Machine
 from appliance.rig.size import GIB, MIB
@@ -38,7 +37,6 @@ SPEED_SPENT = 0.15
 COMFORT_TOKENS_S = 25.0
 CARD_LEAST_BYTES = 6 * GIB
 RESERVE_BYTES = 700 * MIB
-PROMPT_CHUNK = 2048
 KV_SHORT = 8192
 
 
@@ -76,8 +74,6 @@ def usable_cards(machine: Machine) -> tuple[tuple[Card, ...], tuple[str, ...]]:
     for card in machine.cards.cards:
         free = card.free_bytes if card.free_bytes is not None else card.vram_bytes or 0
         reason = card_problem(card)
-        if reason is None and card.vram_bytes is None:
-            reason = "nobody says how much memory it has"
         if reason is None and card.unified:
             reason = "its memory is the machine's RAM"
         if reason is None and free < CARD_LEAST_BYTES:
@@ -95,93 +91,71 @@ def kv_type(tokens: int) -> str:
     return "bf16" if tokens <= KV_SHORT else "int8"
 
 
-def wish_for(machine: Machine, spec: ModelSpec, *, parallel: int, tokens: int, cached_bytes: int = 0) -> Wish:
-    """A wish with everything else as "auto" decides it; the table is in RAM where it fits beside the experts."""
-    experts = sum(t.byte_count for n, t in spec.tensors.items() if "_exps." in n) - cached_bytes
-    other = HOST_BYTES + STAGING_BYTES + int(machine.ram.budget_bytes * HEADROOM_SHARE)
-    room = machine.ram.budget_bytes - other - int(max(0, experts) * 1.15)  # the card's form is a tenth larger
+def wish_for(spec: ModelSpec, *, parallel: int, tokens: int, home: str = "auto") -> Wish:
+    """A wish with everything else as "auto" decides it."""
     return Wish(
         parallel=parallel,
         max_tokens=min(tokens, spec.context_tokens),
         kv=kv_type(tokens),
-        ngram_home="ram" if ngram_bytes(spec) <= room else "direct",
+        ngram_home=home,
         draft=spec.has_draft,
-        prompt_chunk=PROMPT_CHUNK,
         reserve_bytes=RESERVE_BYTES,
     )
 
 
-def recommend(machine: Machine, spec: ModelSpec, *, size: Size | None = None) -> Advice | None:
-    """The recommendation for one model; None when no setting of it fits here, and `least` says why."""
-    cards, left = usable_cards(machine)
-    floor = least(machine, spec)
-    if floor.sketch is None or floor.speed is None:
+def recommend(
+    machine: Machine, spec: ModelSpec, *, size: Size | None = None, cards: Sequence[Card] | None = None
+) -> Advice | None:
+    """The recommendation for one model; None when no setting of it fits here, and `least` says why.
+
+    Args:
+        machine: with the speeds that were measured.
+        spec: the model.
+        size: its catalogue entry.
+        cards: those that shall compute, in stage order; None: those that are quickest together.
+    """
+    _, left = usable_cards(machine)
+    floor = least(machine, spec, cards)
+    if floor.placement is None or floor.speed is None:
         return None
-    alone = floor.speed.users[0].middle
+    cards, alone = floor.cards, floor.speed.users[0].middle
     for parallel, tokens in WANTED:
-        wish = wish_for(machine, spec, parallel=parallel, tokens=tokens, cached_bytes=floor.sketch.cache_bytes)
-        plan = view(machine, spec, cards, wish, title="recommended")
-        if plan.sketch is None and wish.ngram_home == "ram":
-            wish = dataclasses.replace(wish, ngram_home="direct")
-            plan = view(machine, spec, cards, wish, title="recommended")
-        if plan.speed is None or plan.speed.users[0].middle < (1 - SPEED_SPENT) * alone:
+        plan = view(machine, spec, cards, wish_for(spec, parallel=parallel, tokens=tokens), title="recommended")
+        if plan.speed is None or plan.placement is None or plan.speed.users[0].middle < (1 - SPEED_SPENT) * alone:
             continue
-        plan = balance(machine, spec, cards, plan)
-        disk = _disk(machine, spec, wish)
+        disk = _disk(machine, spec, plan.placement.ngram_home)
         if disk is not None and not disk[0]:
             return None
-        spent = max(0.0, 1 - plan.speed.users[0].middle / alone) if plan.speed else 0.0
+        spent = max(0.0, 1 - plan.speed.users[0].middle / alone)
         reasons = [f"{parallel} conversations of {tokens:,} tokens cost one user {spent:.0%} of the best speed here"]
-        reasons += [*left, *([disk[1]] if disk else [])]
-        found = plan.sketch.wish if plan.sketch else wish
-        return Advice(size=size, cards=cards, wish=found, plan=plan, reasons=tuple(reasons))
+        reasons += [*left, *floor.placement.notes, *([disk[1]] if disk else [])]
+        wish = wish_for(spec, parallel=parallel, tokens=tokens, home=plan.placement.ngram_home)
+        return Advice(size=size, cards=cards, wish=wish, plan=plan, reasons=tuple(reasons))
     return None
 
 
-def least(machine: Machine, spec: ModelSpec) -> PlanView:
-    """The smallest setting: what does not fit then does not fit at all, and says by how much."""
-    cards, left = usable_cards(machine)
-    if not cards:
+def least(machine: Machine, spec: ModelSpec, cards: Sequence[Card] | None = None) -> PlanView:
+    """The smallest setting, on these cards or on those that are quickest together.
+
+    What does not fit then does not fit at all, and says by how much.
+    """
+    usable, left = usable_cards(machine)
+    if not (cards or usable):
         why = "; ".join(left) or machine.cards.note or "no card"
-        return PlanView(title="least", sketch=None, speed=None, source="", refusal=f"it needs a card: {why}")
-    wish = wish_for(machine, spec, parallel=LEAST[0], tokens=LEAST[1])
-    found = view(machine, spec, cards, wish, title="least")
-    if found.sketch is None and wish.ngram_home == "ram":
-        found = view(machine, spec, cards, dataclasses.replace(wish, ngram_home="direct"), title="least")
-    disk = _disk(machine, spec, found.sketch.wish) if found.sketch else None
+        return PlanView(title="least", placement=None, speed=None, refusal=f"it needs a card: {why}")
+    wish = wish_for(spec, parallel=LEAST[0], tokens=LEAST[1])
+    found = view(machine, spec, cards or usable, wish, title="least", choose=cards is None)
+    disk = _disk(machine, spec, found.placement.ngram_home) if found.placement else None
     if disk is not None and not disk[0]:
-        return PlanView(title="least", sketch=None, speed=None, source="", refusal=disk[1])
+        return PlanView(title="least", placement=None, speed=None, refusal=disk[1])
     return found
 
 
-def _disk(machine: Machine, spec: ModelSpec, wish: Wish) -> tuple[bool, str] | None:
+def _disk(machine: Machine, spec: ModelSpec, home: str) -> tuple[bool, str] | None:
     """What the disk means for a table that is read from it."""
-    if wish.ngram_home != "direct":
+    if home != "direct":
         return None
     return table_advice(machine.storage, machine.rates, table_bytes=ngram_bytes(spec), free_ram_bytes=0)
-
-
-def balance(machine: Machine, spec: ModelSpec, cards: Sequence[Card], plan: PlanView) -> PlanView:
-    """Moves the boundaries between cards while four users gain: a card on a slow link then holds fewer layers."""
-    best = plan
-    for _ in range(spec.trunk_layers):
-        if best.sketch is None or best.speed is None or len(cards) < 2:
-            return best
-        split = [bar.layers[0] for bar in best.sketch.bars][1:]
-        better = None
-        for boundary, step in itertools.product(range(len(split)), (-4, -1, 1, 4)):
-            moved = [*split[:boundary], split[boundary] + step, *split[boundary + 1 :]]
-            if any(b <= a for a, b in itertools.pairwise([0, *moved, spec.trunk_layers])):
-                continue
-            tried = dataclasses.replace(best.sketch.wish, layer_split=tuple(moved))
-            found = view(machine, spec, cards, tried, title=plan.title)
-            goal = (better or best).speed
-            if found.speed and goal and found.speed.users[2].middle > goal.users[2].middle * 1.005:
-                better = found
-        if better is None:
-            return best
-        best = better
-    return best
 
 
 def offers(machine: Machine, catalogue: Catalogue) -> tuple[Offer, ...]:

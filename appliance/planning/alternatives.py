@@ -10,7 +10,7 @@ from typing import Any
 from appliance.model.qwen4exp.spec import ModelSpec
 from appliance.planning.advise import Advice, kv_type, usable_cards
 from appliance.planning.plan import PlanView, difference, view
-from appliance.planning.sketch import Wish
+from appliance.planning.wish import Wish
 from appliance.rig.machine import Machine
 from appliance.rig.schema import BUILTIN
 
@@ -54,7 +54,7 @@ def _neighbours(spec: ModelSpec, base: Wish) -> Sequence[tuple[str, Wish]]:
             found.append((f"context {tokens:,}", wish))
     other = "bf16" if base.kv == "int8" else "int8"
     found.append((f"kv {other}", dataclasses.replace(base, kv=other)))
-    home = "direct" if base.ngram_home == "ram" else "ram"
+    home = "vram" if base.ngram_home == "ram" else "ram"
     found.append((f"n-gram table {home}", dataclasses.replace(base, ngram_home=home)))
     if base.draft:
         found.append(("no drafts", dataclasses.replace(base, draft=False)))
@@ -62,14 +62,15 @@ def _neighbours(spec: ModelSpec, base: Wish) -> Sequence[tuple[str, Wish]]:
 
 
 def rig_values(advice: Advice, machine: Machine, model_path: str) -> dict[str, dict[str, Any]]:
-    """The recommendation as tables of rig.toml: cards by UUID, which stays true when their numbers change."""
-    if advice.wish is None or advice.plan is None or advice.plan.sketch is None:
+    """The recommendation as tables of rig.toml: cards by UUID, which stays true when their numbers change.
+
+    The split is left to every start, which balances what is free then.
+    """
+    if advice.wish is None or advice.plan is None or advice.plan.placement is None:
         usable, left = usable_cards(machine)
         return {"model": {"path": BUILTIN}, "cards": {"devices": "cpu" if left and not usable else "auto"}}
-    wish, bars = advice.wish, advice.plan.sketch.bars
+    wish = advice.wish
     cards: dict[str, Any] = {"devices": [card.uuid for card in advice.cards]}
-    if len(bars) > 1:
-        cards["layer_split"] = [bar.layers[0] for bar in bars[1:]]
     return {
         "model": {"path": model_path},
         "cards": cards,

@@ -5,16 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from appliance.cost import USERS, Span, Speed, Way, estimate
+from appliance.cost import USERS, Speed
 from appliance.errors import DoesNotFitError
-from appliance.model.qwen4exp.device_footprint import expert_bytes
 from appliance.model.qwen4exp.spec import ModelSpec
-from appliance.planning.load import card_speeds, lanes, load_of
-from appliance.planning.sketch import Sketch, Wish, sketch
+from appliance.placed import Placement
+from appliance.placed_speed import StageTime, speed_of, stage_times
+from appliance.placement import place
+from appliance.planning.bars import Bar, Part, bars_of, ram_parts
+from appliance.planning.wish import Wish
 from appliance.rig.cards import Card
+from appliance.rig.judge import Device
 from appliance.rig.machine import Machine
 from appliance.rig.machine_schema import BenchTable
 from appliance.rig.size import GIB, format_size
+from appliance.speeds import card_speeds
+from appliance.window_cost import Span
 
 LIKE_BYTES = GIB // 10
 LIKE_SHARE = 0.005
@@ -26,34 +31,48 @@ class PlanView:
 
     Attributes:
         title: what distinguishes it.
-        sketch: bytes; None when it cannot fit.
+        placement: bytes; None when it cannot fit.
         speed: hits and speeds; None when it cannot fit.
+        times: of each card in a window of the expected company.
         source: "measured" after `strata bench --record`, else "estimate from measured / advertised / assumed speeds".
         refusal: why it cannot fit, with the numbers; "" when it fits.
     """
 
     title: str
-    sketch: Sketch | None
+    placement: Placement | None
     speed: Speed | None
-    source: str
+    times: tuple[StageTime, ...] = ()
+    source: str = ""
     refusal: str = ""
 
     @property
     def fits(self) -> bool:
         """Whether it can be had."""
-        return self.sketch is not None
+        return self.placement is not None
+
+    @property
+    def bars(self) -> tuple[Bar, ...]:
+        """The cards' memory, in stage order."""
+        return () if self.placement is None else bars_of(self.placement)
+
+    @property
+    def ram(self) -> tuple[Part, ...]:
+        """Parts in RAM."""
+        return () if self.placement is None else ram_parts(self.placement)
+
+    @property
+    def cards(self) -> tuple[Card, ...]:
+        """Those that compute, in stage order."""
+        return () if self.placement is None else tuple(stage.card for stage in self.placement.stages)
+
+    @property
+    def cache_bytes(self) -> int:
+        """Experts in VRAM, all cards."""
+        return 0 if self.placement is None else sum(stage.expert_bytes for stage in self.placement.stages)
 
 
 def view(
-    machine: Machine,
-    spec: ModelSpec,
-    cards: Sequence[Card],
-    wish: Wish,
-    *,
-    title: str = "",
-    draft_max: int = 4,
-    batch_mtp: bool = True,
-    bench: BenchTable | None = None,
+    machine: Machine, spec: ModelSpec, cards: Sequence[Card], wish: Wish, *, title: str = "", choose: bool = False
 ) -> PlanView:
     """Prices a wish and estimates its speeds; never raises for what does not fit.
 
@@ -63,37 +82,38 @@ def view(
         cards: in stage order.
         wish: context, conversations and so on.
         title: for lists.
-        draft_max, batch_mtp: as in the rig.
+        choose: the placement chooses among the cards and orders them.
+    """
+    if not cards:
+        return PlanView(title=title, placement=None, speed=None, refusal="there is no card to plan for")
+    rig = wish.rig(None if choose else cards)
+    try:
+        placement = place(machine, spec, rig, device=Device("cuda:0", "", tuple(cards)))
+    except DoesNotFitError as error:
+        return PlanView(title=title, placement=None, speed=None, refusal=str(error))
+    return view_of(machine, spec, placement, title=title)
+
+
+def view_of(
+    machine: Machine, spec: ModelSpec, placement: Placement, *, title: str = "", bench: BenchTable | None = None
+) -> PlanView:
+    """A placement on cards with its speeds.
+
+    Args:
+        machine: with the speeds that were measured.
+        spec: the model.
+        placement: what is where.
+        title: for lists.
         bench: recorded speeds, which replace the estimates; give them for the recorded plan only.
     """
-    try:
-        found = sketch(machine, spec, cards, wish)
-    except DoesNotFitError as error:
-        return PlanView(title=title, sketch=None, speed=None, source="", refusal=str(error))
-    load = load_of(spec, draft=wish.draft)
-    shares = [(bar.layers[1] - bar.layers[0]) / spec.trunk_layers for bar in found.bars]
-    # Cards hold experts in a form of their own; shares of a layer's experts are what hits depend on.
-    scale = load.experts_bytes / max(sum(_experts(spec, wish)), 1)
-    cached = [bar.size("cache") * scale for bar in found.bars]
-    way = Way(
-        draft_max=draft_max,
-        batch_mtp=batch_mtp,
-        groups=len(cards),
-        prompt_chunk=wish.prompt_chunk,
-        ram_gbps=machine.rates.ram_gbps.value,
-    )
-    speed = estimate(load, lanes(machine, cards, shares=shares, cache_bytes=cached), way)
+    speed = speed_of(machine, spec, placement)
     order = ("assumed", "advertised", "measured")
-    weakest = min((card_speeds(machine, card).source for card in cards), key=order.index)
+    weakest = min((card_speeds(machine, stage.card).source for stage in placement.stages), key=order.index)
     source = f"estimate from {weakest} speeds"
     if bench is not None and bench.users_1 is not None:
         speed, source = recorded(speed, bench), "measured"
-    return PlanView(title=title, sketch=found, speed=speed, source=source)
-
-
-def _experts(spec: ModelSpec, wish: Wish) -> tuple[int, ...]:
-    found = expert_bytes(spec, draft=wish.draft)
-    return tuple(one * found.count for one in found.layers)
+    times = stage_times(machine, spec, placement)
+    return PlanView(title=title, placement=placement, speed=speed, times=times, source=source)
 
 
 def recorded(speed: Speed, bench: BenchTable) -> Speed:
@@ -112,15 +132,15 @@ def recorded(speed: Speed, bench: BenchTable) -> Speed:
 
 def difference(before: PlanView, after: PlanView) -> str:
     """What a change costs or brings, in one line: "1.1 GiB less cache, hits 93% to 90%, one user 4% slower"."""
-    if after.sketch is None or after.speed is None:
+    if after.placement is None or after.speed is None:
         return f"cannot fit: {after.refusal}"
-    if before.sketch is None or before.speed is None:
+    if before.placement is None or before.speed is None:
         return "fits now"
     parts = []
-    cache = after.sketch.cache_bytes - before.sketch.cache_bytes
+    cache = after.cache_bytes - before.cache_bytes
     if abs(cache) >= LIKE_BYTES:
         parts.append(f"{_tenths(abs(cache))} {'less' if cache < 0 else 'more'} cache")
-    ram = after.sketch.ram_bytes - before.sketch.ram_bytes
+    ram = after.placement.total_bytes - before.placement.total_bytes
     if abs(ram) >= LIKE_BYTES:
         parts.append(f"{_tenths(abs(ram))} {'less' if ram < 0 else 'more'} RAM")
     hits = (before.speed.hits.middle, after.speed.hits.middle)

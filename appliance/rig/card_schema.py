@@ -17,8 +17,8 @@ class CardsTable(Table):
 
     devices: Auto | Literal["cpu"] | CardList = key(
         "auto",
-        'Cards in stage order, as nvidia-smi numbers them, or their UUIDs; "auto": all cards, and without any the CPU '
-        'for the built-in model only. This version computes on one card; with "auto" it takes the emptiest.',
+        'Cards in stage order, as nvidia-smi numbers them, or their UUIDs; "auto": those that are quickest together; '
+        "without any, the CPU for the built-in model only.",
         allowed='"auto", "cpu", or a list of card numbers or UUIDs, each once',
         example='"cpu"',
     )
@@ -29,6 +29,7 @@ class CardsTable(Table):
         "48-layer model), strictly rising, one fewer than the cards",
         example="[24]",
         only=("auto",),
+        on_card=(),
     )
     vram_reserve: Size | SizePerCard = key(
         700 * MIB,

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from appliance.errors import MachineError
+from appliance.rig.card_rules import card_problems, left_out, usable_of
 from appliance.rig.cards import Card
 from appliance.rig.describe import value_text
 from appliance.rig.fields import facts
 from appliance.rig.load import LoadedRig
 from appliance.rig.machine import Machine
 from appliance.rig.problem import Problem, found_text
-from appliance.rig.schema import BUILTIN, TABLES, Rig
+from appliance.rig.schema import BUILTIN, TABLES
 
 
 class ModelFacts(Protocol):
@@ -37,12 +38,17 @@ class Device:
     Attributes:
         name: "cpu", or "cuda:0" for the card, which is the only one that the process then sees.
         note: why, or "".
-        card: the card; None on the CPU.
+        cards: in stage order; none on the CPU.
     """
 
     name: str
     note: str
-    card: Card | None = None
+    cards: tuple[Card, ...] = ()
+
+    @property
+    def card(self) -> Card | None:
+        """The first of the cards; None on the CPU."""
+        return self.cards[0] if self.cards else None
 
 
 def judge(loaded: LoadedRig, machine: Machine, spec: ModelFacts | None) -> list[Problem]:
@@ -53,17 +59,17 @@ def judge(loaded: LoadedRig, machine: Machine, spec: ModelFacts | None) -> list[
         machine: where it shall run.
         spec: the model; None before its header was read, which leaves out what needs it.
     """
-    card = any(unusable(one) is None for one in _cards_of(loaded.rig, machine))
-    problems = not_available(loaded, card=card, without=() if spec else ("cards.layer_split",))
-    problems += _unknown_cards(loaded, machine)
+    cards = usable_of(loaded.rig, machine)
+    problems = not_available(loaded, card=bool(cards), without=("cards.layer_split",))
+    problems += card_problems(loaded, machine)
     if spec is None:
         return problems
     split = loaded.rig.cards.layer_split
     if split != "auto":
-        wrong = split_problem(split, cards=card_count(loaded.rig, machine), layers=spec.trunk_layers)
+        count = len(cards) if isinstance(loaded.rig.cards.devices, str) else len(loaded.rig.cards.devices)
+        wrong = split_problem(split, cards=count, layers=spec.trunk_layers)
         if wrong is not None:
             says, allowed, hint = wrong
-            problems = [p for p in problems if p.key != "cards.layer_split"]
             problems.append(_at(loaded, "cards.layer_split", says, allowed=allowed, hint=hint))
     tokens = loaded.rig.context.max_tokens
     if tokens != "auto" and tokens > spec.context_tokens:
@@ -94,22 +100,6 @@ def not_available(loaded: LoadedRig, *, card: bool = False, without: tuple[str, 
             says = f"found {value_text(table, key_name, value)}, not available in this version"
             problems.append(_at(loaded, dotted, says, allowed=allowed))
     return problems
-
-
-def _unknown_cards(loaded: LoadedRig, machine: Machine) -> list[Problem]:
-    """Listed cards that are not here, or more of them than this version uses."""
-    devices = loaded.rig.cards.devices
-    if isinstance(devices, str):
-        return []
-    seen = ", ".join(f"{card.index} ({card.uuid})" for card in machine.cards.cards) or machine.cards.note or "none"
-    missing = [name for name in devices if _find(machine, name) is None]
-    if missing:
-        says = f"found {found_text(devices)}, and this machine has no card {missing[0]}"
-        return [_at(loaded, "cards.devices", says, allowed=f"cards here: {seen}")]
-    if len(devices) > 1:
-        says = f"found {found_text(devices)}, several cards are not available in this version"
-        return [_at(loaded, "cards.devices", says, allowed='"auto", "cpu" or one card', hint="name the largest")]
-    return []
 
 
 def split_problem(split: tuple[int, ...], *, cards: int, layers: int) -> tuple[str, str, str] | None:
@@ -143,34 +133,32 @@ def split_problem(split: tuple[int, ...], *, cards: int, layers: int) -> tuple[s
     return None
 
 
-def card_count(rig: Rig, machine: Machine) -> int:
-    """Cards the rig asks for."""
-    devices = rig.cards.devices
-    if devices == "cpu":
-        return 0
-    return len(machine.cards.cards) if devices == "auto" else len(devices)
-
-
 def choose_device(loaded: LoadedRig, machine: Machine) -> Device:
     """What computes. Only the built-in model runs on a CPU that nobody asked for (CTR-03).
 
+    Named cards all compute, in their order. With "auto" it is every card that can, and the placement chooses among
+    them; the built-in model is too small to be split and takes the emptiest.
+
     Raises:
-        MachineError: another model, and no card that this version can use.
+        MachineError: a named card that cannot compute, or another model and no card that can.
     """
     rig = loaded.rig
     if rig.cards.devices == "cpu":
         return Device("cpu", "")
-    usable = [card for card in _cards_of(rig, machine) if unusable(card) is None]
-    if usable:
+    usable, left = usable_of(rig, machine), left_out(rig, machine)
+    if left and rig.cards.devices != "auto":
+        raise MachineError(
+            f"{loaded.where('cards.devices')}: {'; '.join(left)}", hint='write devices = "cpu" or other cards'
+        )
+    if usable and rig.cards.devices == "auto" and rig.model.path == BUILTIN:
         best = max(usable, key=lambda card: card.free_bytes or 0)
-        others = len(_cards_of(rig, machine)) - 1
-        note = f"this version computes on one card; the other {others} stay idle" if others else ""
-        return Device("cuda:0", note, best)
-    cards = _cards_of(rig, machine)
-    if cards:
-        reason = f"no card here can be used: {'; '.join(f'{c.name}: {unusable(c)}' for c in cards)}"
-    else:
-        reason = machine.cards.note or "no card"
+        others = len(machine.cards.cards) - 1
+        return Device(
+            "cuda:0", f"the built-in model uses one card; the other {others} stay idle" * (others > 0), (best,)
+        )
+    if usable:
+        return Device("cuda:0", "; ".join(left), usable)
+    reason = f"no card here can be used: {'; '.join(left)}" if left else machine.cards.note or "no card"
     if rig.cards.devices != "auto":
         raise MachineError(f"{loaded.where('cards.devices')}: {reason}", hint='write devices = "cpu" or another card')
     if rig.model.path != BUILTIN:
@@ -179,33 +167,6 @@ def choose_device(loaded: LoadedRig, machine: Machine) -> Device:
             hint='to serve it on the CPU, slowly, write devices = "cpu" in [cards]',
         )
     return Device("cpu", f"the built-in model runs on the CPU: {reason}")
-
-
-LEAST_CAPABILITY = (8, 0)
-
-
-def unusable(card: Card) -> str | None:
-    """Why the kernels cannot run on a card; None when they can."""
-    if card.capability is None or card.vram_bytes is None:
-        return "the driver does not say what it is"
-    major, _, minor = card.capability.partition(".")
-    if (int(major), int(minor or 0)) < LEAST_CAPABILITY:
-        return f"its compute capability is {card.capability}, and at least 8.0 is needed"
-    return None
-
-
-def _cards_of(rig: Rig, machine: Machine) -> list[Card]:
-    """Cards that the rig means, as far as they are here."""
-    devices = rig.cards.devices
-    if devices == "cpu":
-        return []
-    if devices == "auto":
-        return list(machine.cards.cards)
-    return [card for card in (_find(machine, name) for name in devices) if card is not None]
-
-
-def _find(machine: Machine, name: int | str) -> Card | None:
-    return next((card for card in machine.cards.cards if name in (card.index, card.uuid)), None)
 
 
 def machine_differences(loaded: LoadedRig, machine: Machine) -> list[str]:

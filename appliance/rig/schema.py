@@ -103,7 +103,12 @@ class ServingTable(Table):
         example="false",
     )
     batch_groups: Auto | Annotated[int, Field(ge=1, le=8)] = key(
-        "auto", "Groups in the layer-split pipeline.", allowed='"auto", or 1 to 8', example="2", only=("auto",)
+        "auto",
+        "Most groups of conversations that follow each other through several cards.",
+        allowed='"auto": one for each card, or 1 to 8; above 1 it needs several cards',
+        example="2",
+        only=("auto",),
+        on_card=(),
     )
     draft_max: Annotated[int, Field(ge=0, le=4)] = key(
         4, "Longest draft; 0 for no drafts.", allowed="0 to 4", example="2"

@@ -23,11 +23,9 @@ UNMEASURED_ROWS_S = 150.0
 def card_warnings(card: Card, rates: CardRates | None) -> list[str]:
     """What is odd about one card."""
     lines = []
-    if card.vram_bytes is None:
-        lines.append("neither the driver nor CUDA says how much memory it has: state [experts] cache yourself")
     if card.unified:
         lines.append("its memory is the machine's RAM, so it is counted once, as RAM")
-    if card.capability is not None and (problem := card_problem(card)) is not None:
+    if (problem := card_problem(card)) is not None:
         lines.append(problem)
     held = [process for process in card.processes if (process.used_bytes or 0) >= OTHERS_BYTES]
     for process in held:
@@ -37,12 +35,14 @@ def card_warnings(card: Card, rates: CardRates | None) -> list[str]:
 
 
 def card_problem(card: Card) -> str | None:
-    """Why the kernels cannot run on a card; None when they can."""
+    """Why a card cannot compute; None when it can."""
     if card.capability is None:
         return "the driver does not say what it is"
     if tuple(map(int, card.capability.split("."))) < CAPABILITY_LEAST:
         least = ".".join(map(str, CAPABILITY_LEAST))
         return f"its compute capability is {card.capability}, and at least {least} is needed"
+    if card.vram_bytes is None:
+        return "nobody says how much memory it has: neither the driver nor CUDA"
     return None
 
 

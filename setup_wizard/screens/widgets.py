@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
-from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
 from textual.message import Message
 from textual.widget import Widget
-from textual.widgets import Input, Label, OptionList, Static
+from textual.widgets import Input, Label, OptionList
 from textual.widgets.option_list import Option
 
 from appliance.rig.problem import found_text
@@ -119,9 +117,17 @@ class Choice(OptionList, Helped):
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         """Takes a row."""
         event.stop()
-        self.value = self.rows[event.option_index].value
+        self.value = self.take(event.option_index)
         self._mark()
         self.post_message(self.Chosen(self, self.rows[event.option_index]))
+
+    def take(self, number: int) -> Any:
+        """The value once a row was taken."""
+        return self.rows[number].value
+
+    def mark(self, row: Row) -> str:
+        """What stands in the brackets before a row."""
+        return "x" if row.value == self.value else " "
 
     def _mark(self) -> None:
         for number in range(len(self.rows)):
@@ -129,8 +135,7 @@ class Choice(OptionList, Helped):
 
     def _marked(self, number: int) -> str:
         row = self.rows[number]
-        mark = "x" if row.value == self.value else " "
-        return f"{'>' if number == self.highlighted else ' '} ({mark}) {row.label()}"
+        return f"{'>' if number == self.highlighted else ' '} ({self.mark(row)}) {row.label()}"
 
 
 class KeyChoice(Choice):
@@ -150,50 +155,6 @@ class KeyChoice(Choice):
         """An answer like any other."""
         event.stop()
         self.post_message(Answered(self.key, event.row.value))
-
-
-class Boundary(Static, Helped, can_focus=True):
-    """Where one card's layers end and the next one's begin; arrows move it."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("left", "move(-1)", "Fewer layers"),
-        Binding("right", "move(1)", "More layers"),
-        Binding("shift+left", "move(-4)", show=False),
-        Binding("shift+right", "move(4)", show=False),
-        Binding("up", "pick(-1)", "Boundary before", show=False),
-        Binding("down", "pick(1)", "Boundary after", show=False),
-    ]
-
-    def __init__(self, split: Sequence[int], *, layers: int) -> None:
-        super().__init__(id="boundary", markup=False)
-        self.split, self.count, self.picked = list(split), layers, 0
-        self.help_words = question("cards.layer_split").help() + " Left and right move it, up and down pick another."
-
-    def on_mount(self) -> None:
-        """Draws."""
-        self.update(self.drawn())
-
-    def drawn(self) -> str:
-        """The layers of each card, and a bar with `|` at each boundary, `#` at the one at hand."""
-        bounds = [0, *self.split, self.count]
-        says = "   ".join(
-            f"card {n + 1}: layers {first} to {last - 1}" for n, (first, last) in enumerate(itertools.pairwise(bounds))
-        )
-        marks = {layer: "#" if n == self.picked else "|" for n, layer in enumerate(self.split)}
-        return says + "\n" + "".join(marks.get(layer, "") + "-" for layer in range(self.count))
-
-    def action_move(self, step: int) -> None:
-        """Moves the boundary at hand; every card keeps a layer."""
-        bounds = [0, *self.split, self.count]
-        least, most = bounds[self.picked] + 1, bounds[self.picked + 2] - 1
-        self.split[self.picked] = max(least, min(most, self.split[self.picked] + step))
-        self.update(self.drawn())
-        self.post_message(Answered("cards.layer_split", list(self.split)))
-
-    def action_pick(self, step: int) -> None:
-        """Takes another boundary in hand."""
-        self.picked = max(0, min(len(self.split) - 1, self.picked + step))
-        self.update(self.drawn())
 
 
 def shown(value: Any) -> str:

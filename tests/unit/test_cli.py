@@ -92,13 +92,43 @@ def test_check_and_plan_on_a_card_tell_its_memory_apart_from_ram(
     monkeypatch.setattr(commands, "look", lambda loaded: machine(cards=1))
     assert main(["check", "--rig", str(rig)]) == ExitCode.OK
     out = capsys.readouterr().out
-    assert " on cuda:0, " in out
+    assert " on 1 card, " in out
     assert "16 GiB RAM, " in out
-    assert "of 31.32 GiB on the card" in out
+    assert "of 31.32 GiB on card 0 (NVIDIA Test 32G, 00000000:01:00.0)" in out
     assert main(["plan", "--rig", str(rig)]) == ExitCode.OK
     names = [line[:18].strip() for line in capsys.readouterr().out.splitlines()]
     last = ["together", "allowed", "card: together", "card: allowed"]
     assert [name for name in names if name in last] == last
+
+
+def test_check_and_plan_over_several_cards(
+    rig: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CFG-10: name and bus id of each stage; its layers, milliseconds and idle share, for people and programs."""
+    from appliance import commands
+    from tests.builders.machines import machine
+
+    monkeypatch.setattr(commands, "look", lambda loaded: machine(cards=2))
+    rig.write_text(RIG + "[cards]\ndevices = [1, 0]\nlayer_split = [5]\n")
+    assert main(["check", "--rig", str(rig)]) == ExitCode.OK
+    assert "card 1 (NVIDIA Test 32G, 00000000:02:00.0) with layers 0 to 4" in capsys.readouterr().out
+    assert main(["plan", "--rig", str(rig)]) == ExitCode.OK
+    table = capsys.readouterr().out
+    for words in (
+        "device     card 1 NVIDIA Test 32G (00000000:02:00.0), card 0 ",
+        "a window of four users: card 1 layers 0-4",
+    ):
+        assert words in table
+    assert main(["plan", "--json", "--rig", str(rig)]) == ExitCode.OK
+    found = json.loads(capsys.readouterr().out)
+    assert [stage["card"]["index"] for stage in found["stages"]] == [1, 0]
+    assert [stage["layers"] for stage in found["stages"]] == [[0, 5], [5, 8]]
+    for stage in found["stages"]:
+        assert stage["window_s"] > 0
+        assert 0 <= stage["idle"] < 1
+        assert stage["handoff_s"] > 0
+        assert stage["budget_bytes"] - stage["free_bytes"] == sum(item["size_bytes"] for item in stage["items"])
+    assert found["estimate"]["source"] == "estimate from assumed speeds"
 
 
 def test_plan_as_table_and_json(rig: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,7 +15,8 @@ from appliance.gguf.reader import open_set
 from appliance.model.qwen4exp.device_footprint import HOST_TILE_WORDS, TILE_WORDS, WIDE_TILE_WORDS
 from appliance.model.qwen4exp.load import load_model
 from appliance.model.qwen4exp.spec import ModelSpec, read_spec
-from appliance.placement import Placement, place
+from appliance.placed import Placement
+from appliance.placement import place
 from appliance.rig.judge import Device
 from appliance.rig.load import load_text
 from appliance.rig.size import GIB, MIB
@@ -199,7 +200,7 @@ def test_prompt_windows_grow_with_the_cores(spec: ModelSpec) -> None:
 
 def on_card(spec: ModelSpec, rig: str = "", *, vram_bytes: int = 32 * GIB, ram_bytes: int = 64 * GIB) -> Placement:
     here = card(vram_bytes=vram_bytes)
-    device = Device("cuda:0", "", here)
+    device = Device("cuda:0", "", (here,))
     return place(machine(ram_bytes=ram_bytes, cards=1), spec, load_text(rig).rig, device=device)
 
 
@@ -223,7 +224,7 @@ def test_experts_that_the_card_cannot_hold_stay_in_ram(spec: ModelSpec) -> None:
 
 
 def test_a_card_too_small_is_refused_with_numbers(spec: ModelSpec) -> None:
-    with pytest.raises(DoesNotFitError, match="on the card and it has") as caught:
+    with pytest.raises(DoesNotFitError, match=r"on card 0 \(NVIDIA Test 32G\) and it has") as caught:
         on_card(spec, vram_bytes=2 * GIB, rig="[serving]\nparallel = 8\n[context]\nmax_tokens = 4096\n")
     assert "short; card: weights" in str(caught.value)
 

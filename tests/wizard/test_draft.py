@@ -11,7 +11,7 @@ import pytest
 from appliance.errors import ApplianceError, RigError, UsageError
 from appliance.models.catalogue import read_catalogue
 from appliance.models.outline import outline
-from appliance.planning.sketch import Part
+from appliance.planning.bars import Part
 from appliance.rig.load import load_rig, load_text
 from appliance.rig.size import GIB, MIB
 from setup_wizard.draft import Answer, Draft, Model, judged
@@ -20,7 +20,7 @@ from setup_wizard.headless import begin, read_answers, set_up_with
 from setup_wizard.models import builtin, read_model
 from setup_wizard.recommend import best, offers, recommended
 from setup_wizard.words import bar, change, changes, explained, plan_lines
-from tests.builders.machines import BOXES, RTX_4090, box, card, machine
+from tests.builders.machines import BOXES, RTX_4090, box, machine
 
 HAND = '# ours\n[server]\nport = 9090 # the proxy expects it\ncors_origins = ["https://chat.example"]\n'
 
@@ -115,14 +115,26 @@ def test_what_check_refuses_the_draft_refuses(answer: Answer, words: str) -> Non
     assert any(line.startswith("REFUSED: ") and words in line for line in plan_lines(found))
 
 
-def test_several_cards_are_refused_by_the_judge_and_one_is_recommended() -> None:
-    base = draft(cards=2).answer(Answer("cards.devices", [card(0).uuid, card(1).uuid]))
-    assert any("not available in this version" in problem for problem in judged(base).problems)
-    found = recommended(large("two 24 GB cards, one on x4"))
-    assert found.judged.accepted
+@pytest.mark.parametrize("name", ["two 16 GB cards on x8", "two 24 GB cards, one on x4", "four 24 GB cards, 64 GB RAM"])
+def test_several_cards_are_recommended_and_accepted(name: str) -> None:
+    base = large(name)
+    found = recommended(base)
+    assert found.judged.accepted, found.judged.problems
     devices = next(answer.value for answer in found.answers if answer.key == "cards.devices")
-    assert len(devices) == 1
-    assert any("not available in this version" in reason for reason in found.reasons)
+    assert devices == [card.uuid for card in BOXES[name].cards.cards]
+    assert found.judged.placement is not None
+    assert len(found.judged.placement.stages) == len(devices)
+    assert found.judged.plan is not None
+    assert found.judged.plan.bars  # the same placement as bars: there is one truth
+    assert found.judged.plan.placement == found.judged.placement
+    assert any(f"{len(devices)} cards against card" in reason for reason in found.reasons)
+
+
+def test_one_of_several_cards_is_planned_alone() -> None:
+    base = large("two 24 GB cards, one on x4").answer(Answer("cards.devices", [1]))
+    found = recommended(base)
+    assert found.judged.placement is not None
+    assert [stage.card.index for stage in found.judged.placement.stages] == [1]
 
 
 def test_a_driver_that_is_too_old_is_refused() -> None:

@@ -15,8 +15,10 @@ from textual.pilot import Pilot
 from textual.widgets import Button, Input, Static
 
 from appliance.errors import DoesNotFitError, ModelFileError
+from appliance.models.catalogue import read_catalogue
 from appliance.models.download import Progress
 from appliance.models.find import FoundSet
+from appliance.models.outline import outline
 from appliance.models.repository import RemoteFile, RemoteSet
 from appliance.rig.containers import Containers
 from appliance.rig.load import load_rig
@@ -25,13 +27,16 @@ from appliance.rig.measure import Measured
 from appliance.rig.measure import Step as Probe
 from appliance.rig.rates import Rates, Reading
 from setup_wizard.app import SetupApp
+from setup_wizard.draft import Answer, Model
 from setup_wizard.headless import read_answers, set_up_with
+from setup_wizard.screens.card_widgets import Boundary, CardPicker
 from setup_wizard.screens.small import TooSmall
 from setup_wizard.screens.widgets import Choice
 from setup_wizard.sources import Sources, real_offers
 from setup_wizard.start import Tools
 from tests.builders.machines import BOXES, machine
 
+TWO = "two 16 GB cards on x8"
 HAND = "# ours\n[server]\nport = 9090 # the proxy\n"
 REMOTE = RemoteSet(
     repository="o/n", revision="1", title="X", files=(RemoteFile(path="x.gguf", size_bytes=9, sha256=None),)
@@ -247,20 +252,71 @@ def test_a_download_that_fails_says_why(rig: Path, error: Exception, words: str)
     drive(rig, machine(), steps, look_up=look_up)
 
 
-def test_several_cards_are_shown_and_cannot_be_taken(rig: Path) -> None:
+def given(name: str, size: str = "iq3-s") -> Model:
+    found = read_catalogue().size(size)
+    return Model(path=f"/m/{name}.gguf", spec=outline(found))
+
+
+def test_several_cards_are_taken_and_the_boundary_is_dragged(rig: Path) -> None:
+    """SPLIT-02, CFG-19: the order is as they are taken; every move is priced at once, in the cards' own bars."""
+
     async def steps(app: SetupApp, pilot: Pilot[int]) -> None:
+        app.serve(given("m"))
         await to(app, pilot, 3)
-        choice = app.screen.query_one("#cards-devices", Choice)
-        (every,) = [row for row in choice.rows if "all 2 cards" in row.words]
-        assert every.why_not == "not available in this version"
-        choice.focus()
-        await pilot.press("end", "enter")
+        assert app.judged is not None
+        assert "2 x NVIDIA GeForce RTX 5060 Ti" in text(app, "#lines")
+        app.screen.query_one(CardPicker).focus()
+        await pilot.press("home", "down", "enter")
         await pilot.pause()
         assert app.draft is not None
-        assert app.draft.value("cards.devices") == "cpu"
-        assert "on the CPU" in text(app, "#lines")
+        assert "on NVIDIA GeForce RTX 5060 Ti" in text(app, "#lines")
+        app.screen.query_one(CardPicker).focus()
+        await pilot.press("home", "down", "enter")
+        await pilot.pause()
+        assert app.draft.value("cards.devices") == [card.uuid for card in BOXES[TWO].cards.cards][::-1]
+        assert "card 1 layers 0-" in text(app, "#lines")
+        boundary = app.screen.query_one(Boundary)
+        before = boundary.split[0]
+        boundary.focus()
+        await pilot.press(*["shift+left"] * 3)
+        await pilot.pause()
+        assert app.draft.value("cards.layer_split") == [before - 12]
+        assert "slower" in text(app, "#change")
+        assert "the slowest card takes" in text(app, "#lines")
 
-    drive(rig, BOXES["two 16 GB cards on x8"], steps)
+    drive(rig, BOXES[TWO], steps)
+
+
+def test_a_boundary_moved_under_automatic_states_the_cards_too(rig: Path) -> None:
+    async def steps(app: SetupApp, pilot: Pilot[int]) -> None:
+        app.serve(given("m"))
+        app.answer(Answer("cards.devices", "auto"))
+        await to(app, pilot, 3)
+        app.screen.query_one(Boundary).focus()
+        await pilot.press("right")
+        await pilot.pause()
+        assert app.judged is not None
+        assert app.judged.accepted, app.judged.problems
+        assert app.draft is not None
+        assert len(app.draft.value("cards.devices")) == 2
+        assert len(app.draft.value("cards.layer_split")) == 1
+
+    drive(rig, BOXES[TWO], steps)
+
+
+def test_an_old_card_is_shown_with_the_reason_and_cannot_be_taken(rig: Path) -> None:
+    """SPLIT-07"""
+    here = BOXES[TWO]
+    first, last = here.cards.cards
+    old = dataclasses.replace(here.cards, cards=(dataclasses.replace(first, capability="7.0"), last))
+
+    async def steps(app: SetupApp, pilot: Pilot[int]) -> None:
+        await to(app, pilot, 3)
+        rows = app.screen.query_one(CardPicker).rows
+        assert "its compute capability is 7.0" in rows[1].why_not
+        assert rows[2].why_not == ""
+
+    drive(rig, dataclasses.replace(here, cards=old), steps)
 
 
 @pytest.mark.parametrize(

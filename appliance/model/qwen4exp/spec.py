@@ -42,9 +42,9 @@ class SamplingDefaults:
     min_p: float | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class ModelSpec(Hyperparameters):
-    """A model that can be placed and computed.
+    """A model that can be placed and computed; equal to itself only, so that what is derived from it can be kept.
 
     Attributes:
         name: `general.name`, or the file's name.
@@ -72,6 +72,12 @@ class ModelSpec(Hyperparameters):
     tensors: Mapping[str, TensorInfo]
     warnings: tuple[str, ...]
     hnorm_grouped: bool = False
+
+    def __eq__(self, other: object) -> bool:
+        return self is other  # not the hyperparameters' own, which two sizes of a model share
+
+    def __hash__(self) -> int:
+        return id(self)
 
 
 def read_spec(model: GgufSet, *, draft: GgufSet | None = None, block_tokens: int | None = None) -> ModelSpec:

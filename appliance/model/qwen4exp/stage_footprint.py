@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from dataclasses import dataclass
 
 from appliance.model.qwen4exp.device_footprint import (
@@ -95,6 +96,7 @@ class ModelBytes:
         )
 
 
+@functools.lru_cache(maxsize=16)
 def model_bytes(spec: ModelSpec, *, page_tokens: int, kv_type: str, draft: bool) -> ModelBytes:
     """Takes a model apart.
 

@@ -6,17 +6,17 @@ import dataclasses
 
 import pytest
 
-from appliance.cost import Span
-from appliance.errors import DoesNotFitError
+from appliance.model.qwen4exp.device_footprint import slot_bytes
 from appliance.model.qwen4exp.spec import ModelSpec
 from appliance.models.catalogue import read_catalogue
 from appliance.models.outline import outline
-from appliance.planning.load import card_speeds, load_of
-from appliance.planning.plan import PlanView, difference, view
-from appliance.planning.sketch import Wish, auto_split, price_of_slot, sketch
+from appliance.planning.plan import PlanView, difference, view, view_of
+from appliance.planning.wish import Wish
 from appliance.rig.machine_schema import BenchTable
 from appliance.rig.rates import Rates
 from appliance.rig.size import GIB, MIB
+from appliance.speeds import card_speeds, load_of
+from appliance.window_cost import Span
 from tests.builders.machines import BOXES
 
 BOX = BOXES["24 GB card"]
@@ -24,9 +24,8 @@ WISH = Wish(
     parallel=4,
     max_tokens=32768,
     kv="int8",
-    ngram_home="direct",
+    ngram_home="ram",
     draft=True,
-    prompt_chunk=2048,
     reserve_bytes=700 * MIB,
 )
 
@@ -36,8 +35,13 @@ def spec() -> ModelSpec:
     return outline(read_catalogue().size("iq3-s"))
 
 
-def seen(spec: ModelSpec, wish: Wish = WISH, **options: object) -> PlanView:
-    return view(BOX, spec, BOX.cards.cards, wish, **options)  # type: ignore[arg-type]
+def seen(spec: ModelSpec, wish: Wish = WISH) -> PlanView:
+    return view(BOX, spec, BOX.cards.cards, wish)
+
+
+def price_of_slot(spec: ModelSpec, *, tokens: int, kv: str, draft: bool) -> int:
+    slot = slot_bytes(spec, page_tokens=64, kv_type=kv, draft=draft)
+    return slot.fixed + tokens // 64 * slot.page
 
 
 # Section 6 of the model's description, bytes a token: K and V of 12 layers x 2 heads x 256 x 2; of one draft layer;
@@ -92,7 +96,9 @@ def test_what_a_window_moves(spec: ModelSpec) -> None:
 
 def test_recorded_speeds_replace_estimates(spec: ModelSpec) -> None:
     guess = seen(spec)
-    found = seen(spec, bench=BenchTable(users_1=61.0, users_2=98.0, prompt=1800.0, hit_share=0.81))
+    assert guess.placement is not None
+    recorded = BenchTable(users_1=61.0, users_2=98.0, prompt=1800.0, hit_share=0.81)
+    found = view_of(BOX, spec, guess.placement, bench=recorded)
     assert guess.source == "estimate from measured speeds"
     assert found.source == "measured"
     assert found.speed is not None
@@ -122,45 +128,33 @@ def test_a_change_is_told_in_one_line(spec: ModelSpec) -> None:
     assert "more cache" in back
     assert "faster" in back
     refused = difference(before, seen(spec, dataclasses.replace(WISH, parallel=64, max_tokens=262144)))
-    assert refused.startswith("cannot fit: card 0")
+    assert refused.startswith("cannot fit: 64 x 262144 tokens need")
+    assert "on card 0 (NVIDIA GeForce RTX 4090)" in refused
     assert difference(seen(spec, dataclasses.replace(WISH, parallel=64, max_tokens=262144)), before) == "fits now"
 
 
-def test_a_stated_context_is_kept_with_64_gb_and_refused_with_32(spec: ModelSpec) -> None:
+def test_a_stated_context_is_kept_with_96_gb_and_refused_with_32(spec: ModelSpec) -> None:
     """CFG-19: the wish is the answer's wish; never shortened."""
     wish = dataclasses.replace(WISH, parallel=1, max_tokens=262144)
-    machine = BOXES["12 GB card, 64 GB RAM"]
-    large = dataclasses.replace(machine, cards=BOX.cards, rates=BOX.rates)
-    found = sketch(large, spec, large.cards.cards, wish)
-    assert found.wish == wish
+    large = dataclasses.replace(BOX, ram=dataclasses.replace(BOX.ram, total_bytes=96 * GIB, budget_bytes=94 * GIB))
+    found = view(large, spec, large.cards.cards, wish).placement
+    assert found is not None
+    assert (found.parallel, found.max_tokens) == (1, 262144)
     small = dataclasses.replace(large, ram=dataclasses.replace(large.ram, total_bytes=32 * GIB, budget_bytes=30 * GIB))
-    with pytest.raises(DoesNotFitError, match=r"RAM: .* are needed and 30 GiB may be used: .* short; experts"):
-        sketch(small, spec, small.cards.cards, wish)
+    refusal = view(small, spec, small.cards.cards, wish).refusal
+    for words in ("1 x 262144 tokens need", "this process may use 30 GiB", "short", "experts", "n-gram table"):
+        assert words in refusal
 
 
 def test_a_drafter_that_does_not_fit_names_the_way_out(spec: ModelSpec) -> None:
     """MEM-09: 300 MiB short; needed, free, and that it goes without drafts."""
     (card,) = BOX.cards.cards
-    without = sketch(BOX, spec, [card], dataclasses.replace(WISH, draft=False))
-    need = sum(without.bars[0].size(name) for name in ("dense", "slots", "KV", "buffers", "reserve"))
-    tight = dataclasses.replace(card, free_bytes=need + without.bars[0].size("cache") // 30)
-    with pytest.raises(DoesNotFitError) as caught:
-        sketch(BOX, spec, [tight], WISH)
-    for words in ("are needed and", "are free", "short", "draft_max = 0 leaves the drafter out"):
-        assert words in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("budgets", "split"),
-    [
-        pytest.param([24], (), id="one"),
-        pytest.param([24, 24], (24,), id="equal"),
-        pytest.param([24, 8], (36,), id="three to one"),
-        pytest.param([1, 1000], (1,), id="SPLIT-01 every card gets a layer"),
-        pytest.param([1000, 1], (47,), id="SPLIT-01 the last one too"),
-        pytest.param([24, 24, 24, 24], (12, 24, 36), id="four"),
-        pytest.param([0, 0], (1,), id="nothing free"),
-    ],
-)
-def test_automatic_splits(budgets: list[int], split: tuple[int, ...]) -> None:
-    assert auto_split(budgets, 48) == split
+    without = view(BOX, spec, [card], dataclasses.replace(WISH, draft=False)).placement
+    assert without is not None
+    (stage,) = without.stages
+    need = stage.used_bytes - stage.expert_bytes + WISH.reserve_bytes
+    tight = dataclasses.replace(card, free_bytes=need + 100 * MIB)
+    assert view(BOX, spec, [tight], dataclasses.replace(WISH, draft=False)).fits
+    refusal = view(BOX, spec, [tight], WISH).refusal
+    for words in ("tokens need", "besides its reserve", "short", "draft_max = 0, which leaves the drafter out"):
+        assert words in refusal

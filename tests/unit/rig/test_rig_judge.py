@@ -123,30 +123,91 @@ def test_another_model_never_runs_silently_on_the_cpu(here: Machine) -> None:
     assert 'devices = "cpu"' in str(caught.value)
 
 
+REAL = '[model]\npath = "/models/a.gguf"\n'
+
+
 @pytest.mark.parametrize(
-    ("devices", "cards", "index"),
-    [('"auto"', 1, 0), ('"auto"', 3, 0), ("[1]", 3, 1), ('["GPU-00000002"]', 3, 2)],
-    ids=["the only one", "one of several", "by number", "by UUID"],
+    ("text", "cards", "found"),
+    [
+        pytest.param("", 1, (0,), id="the only one"),
+        pytest.param("", 3, (0,), id="the built-in model takes one of several"),
+        pytest.param(REAL, 3, (0, 1, 2), id="all for a model of one's own"),
+        pytest.param("[cards]\ndevices = [1]\n", 3, (1,), id="by number"),
+        pytest.param('[cards]\ndevices = ["GPU-00000002"]\n', 3, (2,), id="CFG-10 by UUID"),
+        pytest.param("[cards]\ndevices = [2, 0]\n", 3, (2, 0), id="SPLIT-02 a stated order is kept"),
+    ],
 )
-def test_a_card_computes(devices: str, cards: int, index: int) -> None:
+def test_cards_compute(text: str, cards: int, found: tuple[int, ...]) -> None:
     here = machine(cards=cards)
-    loaded = load_text(f"[cards]\ndevices = {devices}\n")
+    loaded = load_text(text)
     assert judge(loaded, here, Facts()) == []
     device = choose_device(loaded, here)
     assert device.name == "cuda:0"
-    assert device.card is not None
-    assert device.card.index == index
-    assert ("stay idle" in device.note) == (devices == '"auto"' and cards > 1)
+    assert tuple(card.index for card in device.cards) == found
+    assert ("stay idle" in device.note) == (text == "" and cards > 1)
 
 
 @pytest.mark.parametrize(
-    ("devices", "cards", "says"),
-    [("[0]", 0, "no card 0"), ('["GPU-9"]', 1, "no card GPU-9"), ("[0, 1]", 2, "several cards are not available")],
+    ("text", "cards", "key", "says"),
+    [
+        pytest.param("[cards]\ndevices = [0]\n", 0, "cards.devices", "no card 0", id="SPLIT-04 none here"),
+        pytest.param(
+            '[cards]\ndevices = ["GPU-00000000", "GPU-9"]\n',
+            1,
+            "cards.devices",
+            "no card GPU-9",
+            id="SPLIT-04 one of two",
+        ),
+        pytest.param(
+            '[cards]\ndevices = ["MIG-9", 0]\n', 1, "cards.devices", "no card MIG-9", id="SPLIT-04 a MIG slice"
+        ),
+        pytest.param(
+            '[cards]\ndevices = [0, "GPU-00000000"]\n', 2, "cards.devices", "names one card twice", id="SPLIT-04 twice"
+        ),
+        pytest.param(
+            '[cards]\nvram_reserve = ["1 GiB", "2 GiB"]\n', 1, "cards.vram_reserve", "2 sizes for 1 card", id="reserves"
+        ),
+        pytest.param('[experts]\ncache = ["1 GiB"]\n', 2, "experts.cache", "1 sizes for 2 cards", id="caches"),
+        pytest.param("[serving]\nbatch_groups = 2\n", 1, "serving.batch_groups", "found 2 with 1 card", id="groups"),
+    ],
 )
-def test_cards_that_cannot_be_had(devices: str, cards: int, says: str) -> None:
-    (problem,) = judge(load_text(f"[cards]\ndevices = {devices}\n"), machine(cards=cards), Facts())
-    assert problem.key == "cards.devices"
+def test_cards_that_cannot_be_had(text: str, cards: int, key: str, says: str) -> None:
+    (problem,) = judge(load_text(REAL + text), machine(cards=cards), Facts())
+    assert problem.key == key
     assert says in problem.says
+    if key == "cards.devices":
+        assert "GPU-00000000" in problem.allowed or cards == 0 or "once" in problem.allowed
+
+
+def test_two_slices_of_cards_are_refused() -> None:
+    """SPLIT-04: CUDA shows a process one MIG slice, whatever the rig names."""
+    here = machine(cards=2)
+    slices = tuple(replace(one, uuid=f"MIG-{one.index}", mig=True) for one in here.cards.cards)
+    here = replace(here, cards=replace(here.cards, cards=slices))
+    (problem,) = judge(load_text(REAL + '[cards]\ndevices = ["MIG-0", "MIG-1"]\n'), here, Facts())
+    assert "one MIG slice only" in problem.says
+
+
+GENERATIONS = ("6.1", "7.0", "8.6", "12.0")
+
+
+def mixed() -> Machine:
+    """A card of each generation."""
+    here = machine(cards=len(GENERATIONS))
+    cards = tuple(
+        replace(one, capability=capability) for one, capability in zip(here.cards.cards, GENERATIONS, strict=True)
+    )
+    return replace(here, cards=replace(here.cards, cards=cards))
+
+
+def test_mixed_generations_compute_together_and_old_ones_are_left_out_with_the_reason() -> None:
+    """SPLIT-07"""
+    device = choose_device(load_text(REAL), mixed())
+    assert [card.capability for card in device.cards] == ["8.6", "12.0"]
+    for index, capability in ((0, "6.1"), (1, "7.0")):
+        assert f"card {index} (NVIDIA Test 32G) cannot be used: its compute capability is {capability}" in device.note
+    with pytest.raises(MachineError, match=r"card 1 .*cannot be used.*7\.0"):
+        choose_device(load_text(REAL + "[cards]\ndevices = [3, 1]\n"), mixed())
 
 
 @pytest.mark.parametrize("text", ['[context]\nkv = "int8"\n', '[cards]\nvram_reserve = "2 GiB"\n'])

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from appliance.cost import Lane, Load
 from appliance.model.qwen4exp.footprint import NGRAM_TABLE
 from appliance.model.qwen4exp.spec import ModelSpec
+from appliance.model.qwen4exp.stage_footprint import ModelBytes
 from appliance.rig.cards import Card
 from appliance.rig.machine import Machine
 from appliance.rig.rates import Reading
+from appliance.window_cost import Lane, Load
 
 FLOAT = 4
 # Where nothing was measured: what is usual of a vendor's peak, and a PCIe 3.0 x16 slot.
@@ -63,6 +64,7 @@ def _known(measured: Reading, peak: float | None, share: float, assumed: float) 
     return Known(peak * share, "advertised") if peak else Known(assumed, "assumed")
 
 
+@functools.lru_cache(maxsize=16)
 def load_of(spec: ModelSpec, *, draft: bool) -> Load:
     """What a window of this model moves; bytes as stored, which a card's form exceeds by a tenth or so."""
     trunk = {n: t for n, t in spec.tensors.items() if not n.startswith(f"blk.{spec.trunk_layers}.")}
@@ -75,39 +77,57 @@ def load_of(spec: ModelSpec, *, draft: bool) -> Load:
     expert_weights = sum(math.prod(t.shape) for t in routed) / spec.experts
     matrices = {n: t for n, t in dense.items() if n not in ("output.weight", "token_embd.weight")}
     weights = sum(math.prod(t.shape) for t in matrices.values()) + expert_weights * spec.experts_used
+    one_expert = sum(t.byte_count for t in routed) / (spec.trunk_layers * spec.experts)
+    head = dense.get("output.weight", spec.tensors["token_embd.weight"]).byte_count
+    drafter = [t for n, t in spec.tensors.items() if n not in trunk and "_exps." not in n and ".indexer." not in n]
     return Load(
         layers=spec.trunk_layers,
         experts=spec.experts,
         experts_used=spec.experts_used,
-        expert_bytes=sum(t.byte_count for t in routed) / (spec.trunk_layers * spec.experts),
+        expert_bytes=one_expert,
         dense_bytes=sum(t.byte_count for t in dense.values()),
         state_bytes=2 * state,
         prompt_flop=2 * weights,
         draft=draft and spec.has_draft,
+        draft_step_bytes=head + sum(t.byte_count for t in drafter) + spec.experts_used * one_expert,
+        row_bytes=(spec.wide + spec.hidden) * FLOAT,
     )
 
 
-def lanes(
-    machine: Machine, cards: Sequence[Card], *, shares: Sequence[float], cache_bytes: Sequence[float]
-) -> tuple[Lane, ...]:
-    """The cards in stage order.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shares:
+    """A card's part of what windows move, 0 to 1: of the layers, of the dense bytes, of the recurrent states."""
+
+    layers: float
+    dense: float
+    states: float
+
+
+def shares_of(spec: ModelSpec, model: ModelBytes, layers: range) -> Shares:
+    """The part of some layers; the head is with the last ones."""
+    read = sum(model.dense[layers.start : layers.stop]) + (model.head if layers.stop == model.layers else 0)
+    linear = [not full for full in spec.full_attention]
+    return Shares(
+        layers=len(layers) / model.layers,
+        dense=read / max(1, sum(model.dense) + model.head),
+        states=sum(linear[layers.start : layers.stop]) / max(1, sum(linear)),
+    )
+
+
+def lane(speeds: CardSpeeds, shares: Shares, *, cache_bytes: float) -> Lane:
+    """A card as the formulas see it.
 
     Args:
-        machine: with its speeds.
-        cards: those that compute.
-        shares: of the layers, for each card.
-        cache_bytes: for experts, for each card.
+        speeds: of the card.
+        shares: what it computes.
+        cache_bytes: for experts, as they are stored.
     """
-    found = []
-    for card, share, cache in zip(cards, shares, cache_bytes, strict=True):
-        speeds = card_speeds(machine, card)
-        found.append(
-            Lane(
-                share=share,
-                vram_gbps=speeds.vram_gbps.value,
-                link_gbps=speeds.link_gbps.value,
-                tflops=speeds.tflops.value,
-                cache_bytes=cache,
-            )
-        )
-    return tuple(found)
+    return Lane(
+        share=shares.layers,
+        dense_share=shares.dense,
+        state_share=shares.states,
+        vram_gbps=speeds.vram_gbps.value,
+        link_gbps=speeds.link_gbps.value,
+        tflops=speeds.tflops.value,
+        cache_bytes=cache_bytes,
+    )

@@ -1,0 +1,189 @@
+"""Owns the arithmetic of one placement on cards: the split, every card's parts, and what stays in RAM beside them."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from appliance.card_sizing import HOST_RUNTIME_BYTES, STAGING_BYTES, CardAsk, CardSizes, card_sizes, kv_type
+from appliance.model.qwen4exp.device_footprint import RING, WINDOW_ROWS
+from appliance.model.qwen4exp.footprint import ngram_bytes
+from appliance.model.qwen4exp.spec import ModelSpec
+from appliance.model.qwen4exp.stage_footprint import ModelBytes, model_bytes
+from appliance.placed import Item, Placement, Shape, StagePlan
+from appliance.placed_speed import COMPANY, DRAFTS
+from appliance.rig.cards import Card
+from appliance.rig.judge import Device
+from appliance.rig.machine import Machine
+from appliance.rig.schema import Rig
+from appliance.sizing import RUNTIME_BYTES, draft_min_p, headroom_bytes, notes, page_size
+from appliance.speeds import CardSpeeds, card_speeds, lane, load_of, shares_of
+from appliance.split import StageCost, best_split
+from appliance.window_cost import Load, Way, hit_share, stage_s
+
+WORTH_SAYING = 0.01
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pricing:
+    """One shape on some cards, ready to price any range of layers.
+
+    Attributes:
+        spec, model: the model, whole and layer by layer.
+        cards: in stage order.
+        budgets, caches: of each card; a cache is None where it takes what is left.
+        ask: what the cards have in common.
+        load, way, speeds: what the speed formulas need.
+        users, drafts: of the expected window.
+    """
+
+    spec: ModelSpec
+    model: ModelBytes
+    cards: tuple[Card, ...]
+    budgets: tuple[int, ...]
+    caches: tuple[int | None, ...]
+    ask: CardAsk
+    load: Load
+    way: Way
+    speeds: tuple[CardSpeeds, ...]
+    users: int
+    drafts: int
+
+    def sizes(self, stage: int, layers: range) -> CardSizes:
+        """What a card takes with some layers."""
+        return card_sizes(self.spec, self.model, layers, self.ask, budget=self.budgets[stage], cache=self.caches[stage])
+
+    def cost(self, stage: int, layers: range) -> StageCost:
+        """The same as what the split minimises."""
+        sizes = self.sizes(stage, layers)
+        here = lane(self.speeds[stage], shares_of(self.spec, self.model, layers), cache_bytes=0)
+        seconds = stage_s(
+            self.load,
+            here,
+            self.way,
+            users=self.users,
+            drafts=self.drafts,
+            hits=hit_share(sizes.cached).middle,
+            last=layers.stop == self.model.layers,
+        )
+        return StageCost(sizes.short, seconds, seconds)
+
+    def slowest(self, split: Sequence[int]) -> StageCost:
+        """What the slowest card of a split takes."""
+        costs = [self.cost(stage, layers) for stage, layers in enumerate(ranges(split, self.model.layers))]
+        return max(costs, key=lambda cost: cost.seconds)
+
+
+def ranges(split: Sequence[int], layers: int) -> list[range]:
+    """Layers of each card from the first layers of the later ones."""
+    return [range(first, past) for first, past in itertools.pairwise((0, *split, layers))]
+
+
+def size_up_cards(shape: Shape, *, machine: Machine, spec: ModelSpec, rig: Rig, device: Device) -> Placement:
+    """Prices one shape on the device's cards; it may not fit."""
+    pricing = _pricing(shape, machine=machine, spec=spec, rig=rig, cards=device.cards)
+    stated = rig.cards.layer_split
+    several = len(device.cards) > 1
+    automatic = best_split(pricing.cost, stages=len(device.cards), layers=spec.trunk_layers) if several else ()
+    split = automatic if stated == "auto" or not several else stated
+    sizes = [pricing.sizes(stage, layers) for stage, layers in enumerate(ranges(split, spec.trunk_layers))]
+    said = list(notes(spec, rig, device))
+    if split != automatic and (cost := _price_of_split(pricing, split, automatic)):
+        said.append(cost)
+    budget = machine.ram.budget_bytes
+    table = ngram_bytes(spec) if shape.home == "ram" else 0
+    groups = len(device.cards) if rig.serving.batch_groups == "auto" else rig.serving.batch_groups
+    draft_max = rig.serving.draft_max if spec.has_draft else 0
+    return Placement(
+        device=device.name,
+        items=(
+            Item("experts", sum(one.host_experts for one in sizes), "pinned, read over PCIe"),
+            Item("n-gram table", table, f"home {shape.home}"),
+            Item("buffers", STAGING_BYTES, "weights on their way to the card"),
+            Item("runtime", RUNTIME_BYTES + HOST_RUNTIME_BYTES, "interpreter, torch, CUDA, tokenizer, server"),
+            Item("headroom", headroom_bytes(budget)),
+        ),
+        budget_bytes=budget,
+        parallel=shape.parallel,
+        max_tokens=shape.tokens,
+        page_tokens=page_size(spec),
+        pages=pricing.ask.pages,
+        prompt_chunk=WINDOW_ROWS,
+        draft_max=draft_max,
+        draft_min_p=draft_min_p(rig),
+        batch_mtp=rig.serving.batch_mtp,
+        queue=rig.serving.queue,
+        unpack="planes",
+        ngram_home=shape.home,
+        kv_type=pricing.ask.kv_type,
+        notes=tuple(said),
+        stages=tuple(
+            StagePlan(
+                card=card,
+                first_layer=layers.start,
+                past_layer=layers.stop,
+                items=one.items(),
+                budget_bytes=one.budget,
+                expert_bytes=one.experts,
+                all_expert_bytes=one.all_experts,
+            )
+            for card, layers, one in zip(device.cards, ranges(split, spec.trunk_layers), sizes, strict=True)
+        ),
+        max_rows=WINDOW_ROWS,
+        # What the ring of raw indexer keys can tell apart.
+        span_rows=RING - spec.block_tokens + 1,
+        groups=min(groups, shape.parallel),
+        plain=rig.engine.plain,
+    )
+
+
+def _pricing(shape: Shape, *, machine: Machine, spec: ModelSpec, rig: Rig, cards: tuple[Card, ...]) -> Pricing:
+    draft_max = rig.serving.draft_max if spec.has_draft else 0
+    page_tokens, storage = page_size(spec), kv_type(rig, tokens=shape.tokens)
+    return Pricing(
+        spec=spec,
+        model=model_bytes(spec, page_tokens=page_tokens, kv_type=storage, draft=draft_max > 0),
+        cards=cards,
+        budgets=tuple(
+            (card.free_bytes if card.free_bytes is not None else card.vram_bytes or 0) - kept
+            for card, kept in zip(cards, per_card(rig.cards.vram_reserve, len(cards)), strict=True)
+        ),
+        caches=(None,) * len(cards) if rig.experts.cache == "auto" else per_card(rig.experts.cache, len(cards)),
+        ask=CardAsk(
+            tokens=shape.tokens,
+            slots=shape.parallel,
+            pages=shape.parallel * math.ceil(shape.tokens / page_tokens),
+            home=shape.home,
+            kv_type=storage,
+        ),
+        load=load_of(spec, draft=draft_max > 0),
+        way=Way(
+            draft_max=draft_max,
+            batch_mtp=rig.serving.batch_mtp,
+            groups=len(cards),
+            prompt_chunk=WINDOW_ROWS,
+            ram_gbps=machine.rates.ram_gbps.value,
+        ),
+        speeds=tuple(card_speeds(machine, card) for card in cards),
+        users=math.ceil(min(COMPANY, shape.parallel) / len(cards)),
+        drafts=min(draft_max, DRAFTS),
+    )
+
+
+def per_card(sizes: int | tuple[int, ...], cards: int) -> tuple[int, ...]:
+    """One size for each card; the rig states one for all, or each."""
+    return (sizes,) * cards if isinstance(sizes, int) else sizes
+
+
+def _price_of_split(pricing: Pricing, split: Sequence[int], automatic: Sequence[int]) -> str:
+    """What a stated split costs against the automatic one; "" when nothing worth saying."""
+    now, then = pricing.slowest(split), pricing.slowest(automatic)
+    more = now.seconds / then.seconds - 1
+    if more < WORTH_SAYING:
+        return ""
+    return (
+        f"layer_split = {list(split)}: the slowest card takes {more:.0%} longer a window than with {list(automatic)}, "
+        f"which is what auto chooses here (estimate)"
+    )

@@ -1,0 +1,95 @@
+"""Owns the speeds that follow from a placement on cards: each card's window, the groups' schedule, tokens a second."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from appliance.cost import Speed, estimate, limit, pipeline_of
+from appliance.groups import best
+from appliance.model.qwen4exp.spec import ModelSpec
+from appliance.model.qwen4exp.stage_footprint import model_bytes
+from appliance.placed import Placement
+from appliance.rig.machine import Machine
+from appliance.speeds import card_speeds, lane, load_of, shares_of
+from appliance.window_cost import Lane, Load, Way, hit_share
+
+# The company that a plan is judged in: half of eight people ask at once, two drafts each.
+COMPANY, DRAFTS = 4, 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageTime:
+    """One card in an expected window.
+
+    Attributes:
+        window_s: of its layers, head and drafts included where they are.
+        idle: share of time without work in the groups' schedule.
+        handoff_s: to the next card; from the last, its numbers back to the first.
+    """
+
+    window_s: float
+    idle: float
+    handoff_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """What the formulas need of a placement."""
+
+    load: Load
+    lanes: tuple[Lane, ...]
+    way: Way
+    hits: tuple[float, ...]
+
+
+def cost_of(machine: Machine, spec: ModelSpec, placement: Placement) -> Cost:
+    """The placement's cards as the formulas see them.
+
+    Args:
+        machine: with the speeds that were measured.
+        spec: the model.
+        placement: on one card or more.
+    """
+    draft = placement.draft_max > 0
+    load = load_of(spec, draft=draft)
+    model = model_bytes(spec, page_tokens=placement.page_tokens, kv_type=placement.kv_type, draft=draft)
+    lanes = []
+    for stage in placement.stages:
+        shares = shares_of(spec, model, range(stage.first_layer, stage.past_layer))
+        cached = stage.cached * load.experts_bytes * shares.layers
+        lanes.append(lane(card_speeds(machine, stage.card), shares, cache_bytes=cached))
+    way = Way(
+        draft_max=placement.draft_max,
+        batch_mtp=placement.batch_mtp,
+        groups=placement.groups,
+        prompt_chunk=placement.prompt_chunk,
+        ram_gbps=machine.rates.ram_gbps.value,
+    )
+    hits = tuple(hit_share(stage.cached).middle for stage in placement.stages)
+    return Cost(load=load, lanes=tuple(lanes), way=way, hits=hits)
+
+
+def speed_of(machine: Machine, spec: ModelSpec, placement: Placement) -> Speed:
+    """Hits and tokens a second."""
+    cost = cost_of(machine, spec, placement)
+    return estimate(cost.load, cost.lanes, cost.way)
+
+
+def company_rate(machine: Machine, spec: ModelSpec, placement: Placement) -> float:
+    """Tokens a second of the expected company, as bytes and launches allow."""
+    cost, users = cost_of(machine, spec, placement), min(COMPANY, placement.parallel)
+    drafts = min(DRAFTS, placement.draft_max)
+    return limit(cost.load, cost.lanes, cost.way, users=users, drafts=drafts, hits=cost.hits)
+
+
+def stage_times(machine: Machine, spec: ModelSpec, placement: Placement) -> tuple[StageTime, ...]:
+    """Each card in a window of the expected company."""
+    cost, users = cost_of(machine, spec, placement), min(COMPANY, placement.parallel)
+    drafts = min(DRAFTS, placement.draft_max)
+    pipeline = pipeline_of(cost.load, cost.lanes, cost.way, users=users, drafts=drafts, hits=cost.hits)
+    schedule = best(pipeline, users, most_groups=placement.groups)
+    size = max(schedule.groups)
+    return tuple(
+        StageTime(window_s=pipeline.stage_s(number, size), idle=idle, handoff_s=pipeline.handoff_s[number])
+        for number, idle in enumerate(schedule.idle)
+    )
