@@ -66,6 +66,7 @@ class Homes:
     Attributes:
         slot: int32 [experts], its slot, or -1 where it is not on the card.
         place: int32 [experts], its place in RAM, or -1.
+        spare: table entries of those that are on the card in neither, on their way from a place to a slot.
     """
 
     def __init__(self, experts: int, resident: Sequence[int]) -> None:
@@ -74,11 +75,12 @@ class Homes:
         self.place = np.full(experts, -1, np.int32)
         here = sorted(resident)
         there = sorted(set(range(experts)) - set(here))
+        self.spare: dict[int, int] = {}
         self.slot[here] = np.arange(len(here))
         self.place[there] = np.arange(len(there))
 
     @property
     def resident(self) -> NDArray[np.bool_]:
-        """bool [experts]: on the card."""
+        """bool [experts]: in a slot of the card."""
         found: NDArray[np.bool_] = self.slot >= 0
         return found

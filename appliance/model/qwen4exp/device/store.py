@@ -106,6 +106,8 @@ class ExpertStore:
             if which.any():
                 first, step = table_entry(there[0], layer.anchor, host=bool(host)), there.shape[1] // 4 * 2
                 found[which] = first + held[which].astype(np.int64) * step
+        for expert, entry in homes.spare.items():
+            found[expert] = entry
         return found
 
     def load(self, source: FileSource, spec: ModelSpec, *, done: Callable[[], None]) -> None:
