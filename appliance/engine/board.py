@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 
 from appliance.engine.handle import CacheStatus, DraftCounts, EngineStatus, QueueStatus, SlotStatus, TimingStatus
+from appliance.model.stage_status import StageStatus
 from appliance.scheduler.planner import totals
 from appliance.scheduler.scheduler import Scheduler
 from appliance.scheduler.session import Session
@@ -16,8 +18,9 @@ _RATE_SPAN_S = 60.0
 class Board:
     """Totals since start; written by the engine's thread."""
 
-    def __init__(self) -> None:
-        """Nothing happened yet."""
+    def __init__(self, *, stages: Callable[[], tuple[StageStatus, ...]] = tuple) -> None:
+        """Nothing happened yet; `stages` of a model that has any."""
+        self._stages = stages
         self._windows = 0
         self._forward_s = 0.0
         self._draft_s = 0.0
@@ -75,6 +78,7 @@ class Board:
             requests_finished=dict(scheduler.finished),
             nonfinite_rows=scheduler.nonfinite_rows,
             last_fault=None,
+            stages=self._stages(),
         )
 
 

@@ -28,6 +28,7 @@ class EngineConfig:
         watchdog_s: silence of the engine thread in a window of few rows that counts as a fault (see watchdog.py).
         max_rows: rows of the largest window that the model can compute; None where it sets no bound.
         span_rows: rows of one conversation in a window, likewise.
+        groups: windows of different conversations that may be on their way at once.
         repeat_limit: a run of one same token id this long ends the request as degenerate; 0 never. Does not apply
             to requests without stop tokens (ignore_eos).
 
@@ -47,6 +48,7 @@ class EngineConfig:
     watchdog_s: float = 60.0
     max_rows: int | None = None
     span_rows: int | None = None
+    groups: int = 1
     repeat_limit: int = 256
 
     def __post_init__(self) -> None:
@@ -59,6 +61,7 @@ class EngineConfig:
             ("prompt_chunk", self.slots),
             ("draft_max", 0),
             ("queue_limit", 0),
+            ("groups", 1),
             ("repeat_limit", 0),
         ):
             if getattr(self, name) < least:
@@ -99,4 +102,5 @@ class EngineConfig:
             repeat_limit=self.repeat_limit,
             window_rows=self.max_rows,
             span_rows=self.span_rows,
+            groups=self.groups,
         )

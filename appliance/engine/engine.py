@@ -12,10 +12,11 @@ from appliance.engine.config import EngineConfig
 from appliance.engine.delivery import Delivery
 from appliance.engine.handle import EngineHandle
 from appliance.engine.loop import EngineLoop
+from appliance.engine.pipelined import FlyingStepper, PipelinedLoop
 from appliance.engine.selftest import check_model
 from appliance.engine.steps import stepper_of
 from appliance.engine.watchdog import Watchdog
-from appliance.model.interface import LoadedModel, StepModel
+from appliance.model.interface import LoadedModel, StagedModel, StepModel
 from appliance.scheduler.pages import PagePool
 from appliance.scheduler.queue import RequestQueue
 from appliance.scheduler.scheduler import Scheduler
@@ -47,7 +48,7 @@ class Engine:
         queue = RequestQueue(config.queue_limit, slots=config.slots)
         limits = config.limits(vocabulary=model.vocabulary, can_draft=model.can_draft)
         scheduler = Scheduler(limits, queue=queue, pages=PagePool(config.pages, page_tokens=config.page_tokens))
-        board = Board()
+        board = Board(stages=lambda: model.stages) if isinstance(model, StagedModel) else Board()
         self._delivery = Delivery(
             config,
             vocabulary=model.vocabulary,
@@ -57,13 +58,7 @@ class Engine:
             gaps=model.gaps if isinstance(model, StepModel) else None,
         )
         self._watchdog = Watchdog(config.watchdog_s, on_silence=self._delivery.fail)
-        self._loop = EngineLoop(
-            stepper_of(model, scheduler),
-            scheduler,
-            delivery=self._delivery,
-            board=board,
-            watchdog=self._watchdog,
-        )
+        self._loop = _loop_of(model, scheduler, delivery=self._delivery, board=board, watchdog=self._watchdog)
         self._thread = threading.Thread(target=self._loop.run, name="engine", daemon=True)
 
     @property
@@ -125,3 +120,13 @@ class Engine:
         self._delivery.close("the engine has stopped")
         if self._thread.is_alive():
             self._thread.join(_STOP_TIMEOUT_S)
+
+
+def _loop_of(
+    model: LoadedModel, scheduler: Scheduler, *, delivery: Delivery, board: Board, watchdog: Watchdog
+) -> EngineLoop:
+    """The plain loop, and the pipelined one where windows of several groups may be on their way."""
+    if scheduler.limits.groups > 1 and isinstance(model, StagedModel):
+        stepper = FlyingStepper(model, scheduler)
+        return PipelinedLoop(stepper, scheduler, delivery=delivery, board=board, watchdog=watchdog)
+    return EngineLoop(stepper_of(model, scheduler), scheduler, delivery=delivery, board=board, watchdog=watchdog)

@@ -56,6 +56,7 @@ class EngineLoop:
             with torch.inference_mode():
                 while not self._stopping and self._delivery.fault is None:
                     self._once()
+                self._land()
                 self._outbox.add(self._scheduler.end_waiting() + self._scheduler.end_running())
                 self._outbox.send()
         except BaseException as error:
@@ -84,11 +85,15 @@ class EngineLoop:
             self._window(turn, began_s)
             self._watchdog.end()
 
+    def _land(self) -> None:
+        """Brings back what is on its way; between two turns of this loop nothing is."""
+
     def _leavers(self) -> list[SessionEvent]:
         events = self._scheduler.end_cancelled()
         if self._drain_at_s is not None:
             events += self._scheduler.end_waiting()
             if time.monotonic() >= self._drain_at_s:
+                self._land()
                 events += self._scheduler.end_running()
         return events
 

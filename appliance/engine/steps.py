@@ -76,7 +76,7 @@ class PlainStepper:
         outbox.send()
         published_s = clock()
         # The clients hear of this window while the next one's drafts are computed.
-        self._scheduler.offer(self._model.advance(settled.commits, self.sampler.choose))
+        self._scheduler.offer(turn, self._model.advance(settled.commits, self.sampler.choose))
         return Spent(
             forward_s=ran_s - began_s,
             sample_s=sampled_s - ran_s,
@@ -118,10 +118,13 @@ class DeviceStepper:
         # The clients hear of the window before while the device computes this one.
         stepped = self._model.step(turn.window, asks, meanwhile=outbox.send)
         ran_s = clock()
+        self._settle(turn, stepped, outbox)
+        return Spent(forward_s=ran_s - began_s, sample_s=0.0, draft_s=0.0, host_s=clock() - ran_s)
+
+    def _settle(self, turn: Turn, stepped: Sequence[Stepped], outbox: Outbox) -> None:
         settled = self._scheduler.settle(turn, [Drawn(found.tokens, found.finite) for found in stepped])
         outbox.add(settled.events)
-        self._scheduler.offer(proposals(settled.commits, stepped))
-        return Spent(forward_s=ran_s - began_s, sample_s=0.0, draft_s=0.0, host_s=clock() - ran_s)
+        self._scheduler.offer(turn, proposals(settled.commits, stepped))
 
     def rest(self) -> None:
         """See `Stepper`."""

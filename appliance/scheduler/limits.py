@@ -19,6 +19,7 @@ class Limits:
         repeat_limit: length of a run of one token id that ends a request; 0 never.
         window_rows: rows of the largest window, at least one for each slot; None where only the others bound it.
         span_rows: rows of one prompt in a window; None where only the others bound it.
+        groups: windows that may be on their way at once, each of other conversations.
     """
 
     slots: int
@@ -30,6 +31,7 @@ class Limits:
     repeat_limit: int
     window_rows: int | None = None
     span_rows: int | None = None
+    groups: int = 1
 
     def drafts_of(self, sessions: int) -> int:
         """Drafts for each conversation that leave all `sessions` of them a fair share of a window's rows."""

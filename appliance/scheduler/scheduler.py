@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from appliance.errors import EngineFault
 from appliance.model.window import Commit, Draft
 from appliance.scheduler.commit import NOT_FINITE, Drawn, judge
+from appliance.scheduler.groups import Groups
 from appliance.scheduler.limits import Limits
 from appliance.scheduler.pages import PagePool
 from appliance.scheduler.planner import drafts_on, plan_depth
@@ -38,6 +39,7 @@ class Scheduler:
         self.queue = queue
         self.pages = pages
         self.running: list[Session] = []
+        self.groups = Groups(limits.groups)
         self.finished: Counter[str] = Counter({str(reason): 0 for reason in FinishReason})
         self.prompt_tokens = 0
         self.generated_tokens = 0
@@ -46,7 +48,7 @@ class Scheduler:
         self.past_accepted = [0] * limits.draft_max
         self._free_slots = list(range(limits.slots - 1, -1, -1))
         self._started_s: dict[Session, float] = {}
-        self._turns = 0
+        self._turns = [0] * limits.groups
 
     def admit(self) -> list[Session]:
         """Gives slots and pages to waiting requests, in order, while both last; the caller opens the slots."""
@@ -58,14 +60,16 @@ class Scheduler:
             session.slot = self._free_slots.pop()
             session.pages = self.pages.take(session.reserved_tokens)
             session.state = SessionState.READING
+            self.groups.join(session)
             self._started_s[session] = time.monotonic()
             self.running.append(session)
             admitted.append(session)
         return admitted
 
     def end_cancelled(self) -> list[SessionEvent]:
-        """Ends every session whose client left, in whatever state."""
-        gone = self.queue.take_cancelled() + [session for session in self.running if session.cancelled]
+        """Ends every session whose client left, in whatever state; one in a window on its way, once that is back."""
+        gone = self.queue.take_cancelled()
+        gone += [session for session in self.running if session.cancelled and not session.flying]
         return [self.end(session, FinishReason.CANCELLED) for session in gone]
 
     def end_waiting(self) -> list[SessionEvent]:
@@ -76,17 +80,18 @@ class Scheduler:
         """Ends every session that has a slot as cancelled."""
         return [self.end(session, FinishReason.CANCELLED) for session in list(self.running)]
 
-    def next_turn(self) -> Turn | None:
-        """Composes the next window; None when nobody runs."""
-        decoding = [session for session in self.running if session.state is SessionState.DECODING]
-        reading = [session for session in self.running if session.state is SessionState.READING]
-        most = self.limits.drafts_of(len(self.running)) if drafts_on(self.limits, decoding=len(decoding)) else 0
+    def next_turn(self, group: int = 0) -> Turn | None:
+        """Composes the next window of a group that has none on its way; None when nobody of it runs."""
+        own = [session for session in self.running if session.group == group]
+        decoding = [session for session in own if session.state is SessionState.DECODING]
+        reading = [session for session in own if session.state is SessionState.READING]
+        most = self.limits.drafts_of(len(own)) if drafts_on(self.limits, decoding=self._decoding()) else 0
         for session in decoding:
             session.drafts = session.drafts[:most]
         if len(reading) > 1:
-            first = self._turns % len(reading)
+            first = self._turns[group] % len(reading)
             reading = reading[first:] + reading[:first]
-        self._turns += 1
+        self._turns[group] += 1
         return build_turn(decoding, reading, limits=self.limits)
 
     def settle(self, turn: Turn, drawn: Sequence[Drawn]) -> Settled:
@@ -101,19 +106,20 @@ class Scheduler:
                 accepted = self._continue(session, result, events)
                 if accepted is not None:
                     kept.append((session, rows if index >= turn.decoding else accepted + 1, session.output[-1]))
-        decoding = sum(session.state is SessionState.DECODING for session in self.running)
+        decoding = self._decoding()
         return Settled(tuple(self._commit(*row, decoding=decoding) for row in kept), events)
 
-    def offer(self, drafts: Sequence[Draft]) -> None:
-        """Takes the proposals that the next window verifies."""
+    def offer(self, turn: Turn, drafts: Sequence[Draft]) -> None:
+        """Takes the proposals for the sessions of a settled turn, which their next window verifies."""
         by_slot = {draft.slot: draft.tokens for draft in drafts}
-        for session in self.running:
+        for session in turn.sessions:
             session.drafts = by_slot.get(session.slot, ()) if session.state is SessionState.DECODING else ()
 
     def end(self, session: Session, reason: FinishReason, *, error: tuple[str, str] | None = None) -> SessionEvent:
         """Ends a session in whatever state and frees what it holds; returns its last event."""
         if session.slot >= 0:
             self.running.remove(session)
+            self.groups.leave(session)
             self._free_slots.append(session.slot)
             self.pages.give_back(session.pages)
             self.queue.ended(time.monotonic() - self._started_s.pop(session))
@@ -140,6 +146,9 @@ class Scheduler:
             raise EngineFault(
                 f"idle engine has free slots {sorted(self._free_slots)} of {self.limits.slots}; restart it"
             )
+
+    def _decoding(self) -> int:
+        return sum(session.state is SessionState.DECODING for session in self.running)
 
     def _read_on(self, session: Session, result: Drawn, events: list[SessionEvent], *, rows: int) -> bool:
         """Advances a prompt by `rows`; True while more of it is left, else the session decodes or has ended."""

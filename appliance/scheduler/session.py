@@ -28,6 +28,8 @@ class Session:
         acceptance: its drafts.
         queued_s: when it was submitted, on the monotonic clock.
         state, slot, pages: slot -1 and no pages unless reading or decoding.
+        group: which windows carry it (see groups.py).
+        flying: whether a window with it is on its way.
         read: prompt tokens in the slot's state.
         output: tokens drawn, a stop token included. The last one is not in the slot's state yet.
         drafts: proposals to verify after the last output token.
@@ -43,6 +45,8 @@ class Session:
     state: SessionState = SessionState.QUEUED
     slot: int = -1
     pages: tuple[int, ...] = ()
+    group: int = 0
+    flying: bool = False
     read: int = 0
     output: list[int] = field(default_factory=list)
     drafts: tuple[int, ...] = ()

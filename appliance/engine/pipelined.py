@@ -1,0 +1,131 @@
+"""The engine's thread for a model of several stages: a window of every group on its way, the oldest waited for."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from dataclasses import dataclass
+
+from appliance.engine.board import Board
+from appliance.engine.delivery import Delivery
+from appliance.engine.loop import EngineLoop
+from appliance.engine.outbox import Outbox
+from appliance.engine.steps import DeviceStepper
+from appliance.engine.watchdog import Watchdog
+from appliance.model.interface import StagedModel, Ticket
+from appliance.scheduler.scheduler import Scheduler
+from appliance.scheduler.windows import Turn
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Flight:
+    """A turn whose window is on its way."""
+
+    turn: Turn
+    ticket: Ticket
+
+
+class FlyingStepper(DeviceStepper):
+    """A step in two halves, with other groups' halves in between."""
+
+    def __init__(self, model: StagedModel, scheduler: Scheduler) -> None:
+        """For a model whose state this thread owns."""
+        super().__init__(model, scheduler)
+        self._staged = model
+
+    def start(self, turn: Turn, outbox: Outbox, *, group: int) -> Flight | None:
+        """Sends a group's turn on its way; None where only `step` can compute it."""
+        asks = self._asks(turn)
+        if asks is None:
+            return None
+        ticket = self._staged.submit(turn.window, asks, group=group, meanwhile=outbox.send)
+        for session in turn.sessions:
+            session.flying = True
+        return Flight(turn, ticket)
+
+    def land(self, flight: Flight, outbox: Outbox) -> None:
+        """Waits for it, settles it, and offers the next drafts.
+
+        Raises:
+            EngineFault: the device kept other rows of a conversation than the host.
+        """
+        stepped = self._staged.collect(flight.ticket)
+        for session in flight.turn.sessions:
+            session.flying = False
+        self._settle(flight.turn, stepped, outbox)
+
+
+class PipelinedLoop(EngineLoop):
+    """One group's host work is done while the others' windows are computed; with one group it is the plain order."""
+
+    def __init__(
+        self,
+        stepper: FlyingStepper,
+        scheduler: Scheduler,
+        *,
+        delivery: Delivery,
+        board: Board,
+        watchdog: Watchdog,
+    ) -> None:
+        """Ready to `run` on its own thread."""
+        super().__init__(stepper, scheduler, delivery=delivery, board=board, watchdog=watchdog)
+        self._flyer = stepper
+        self._flights: deque[Flight] = deque()
+
+    def _once(self) -> None:
+        began_s = time.perf_counter()
+        tokens_before = self._scheduler.generated_tokens
+        self._outbox.add(self._leavers())
+        for session in self._scheduler.admit():
+            self._stepper.open(session)
+            self._outbox.changed()
+        waited_s = sum(self._start(group) for group in range(self._scheduler.limits.groups))
+        self._outbox.send()
+        if self._flights:
+            landing_s = time.perf_counter()
+            self._land_oldest()
+            waited_s += time.perf_counter() - landing_s
+        elif not waited_s:
+            self._scheduler.check_idle()
+            self._stepper.rest()
+            self._scheduler.queue.wait()
+            return
+        self._board.add(
+            forward_s=waited_s,
+            sample_s=0.0,
+            draft_s=0.0,
+            host_s=time.perf_counter() - began_s - waited_s,
+            tokens=self._scheduler.generated_tokens - tokens_before,
+        )
+
+    def _start(self, group: int) -> float:
+        """Sends the group's next window on its way, or computes it the plain way and returns how long that took."""
+        if any(flight.ticket.group == group for flight in self._flights):
+            return 0.0
+        self._scheduler.groups.level(group, self._scheduler.running)
+        turn = self._scheduler.next_turn(group)
+        if turn is None:
+            return 0.0
+        self._watch(turn.window.rows)
+        began_s, plain_s = time.perf_counter(), 0.0
+        flight = self._flyer.start(turn, self._outbox, group=group)
+        if flight is None:
+            self._stepper.step(turn, self._outbox)
+            plain_s = time.perf_counter() - began_s
+        else:
+            self._flights.append(flight)
+        self._watchdog.end()
+        return plain_s
+
+    def _land(self) -> None:
+        while self._flights:
+            self._land_oldest()
+
+    def _land_oldest(self) -> None:
+        self._watch(0)
+        self._flyer.land(self._flights.popleft(), self._outbox)
+        self._watchdog.end()
+
+    def _watch(self, rows: int) -> None:
+        """The device is silent until what it has is computed."""
+        self._watchdog.begin(rows + sum(flight.turn.window.rows for flight in self._flights))
