@@ -1,0 +1,111 @@
+"""SPLIT-08 and groups: stages with windows of several groups on their way give the tokens of one stage, to the bit."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+import torch
+
+from appliance.errors import EngineFault
+from appliance.model.interface import Ask
+from appliance.model.qwen4exp.device.handoff import PEER, RAM, Border, copy_async, proves
+from appliance.model.qwen4exp.device.model import DeviceModel
+from appliance.model.window import Span, Window
+from tests.device.conversations import Conversation, decode
+from tests.device.models import ON_CARD, load, open_slot
+
+# Rows in the interpreter cost seconds each.
+PROMPTS = ((3, 8, 1), (5, 9), (2,), (7, 7, 4, 1, 2)) if ON_CARD else ((3,), (5,))
+ROUNDS = 12 if ON_CARD else 2
+DRAFTS = (3, 2, 0, 1) if ON_CARD else (1, 0)
+SPLITS = [((2,), 1), ((2,), 2), ((1, 3), 3), ((1, 2, 3), 4)] if ON_CARD else [((1, 3), 2)]
+
+
+@cache
+def staged(split: tuple[int, ...], groups: int, *, plain: bool = True) -> DeviceModel:
+    return load("base4", slots=len(PROMPTS), layer_split=split, groups=groups, plain=plain)
+
+
+def conversations() -> list[Conversation]:
+    return [
+        Conversation(slot, prompt, drafts) for slot, (prompt, drafts) in enumerate(zip(PROMPTS, DRAFTS, strict=True))
+    ]
+
+
+@cache
+def alone() -> list[Conversation]:
+    """One stage, launch by launch, one conversation after the other."""
+    model, found = staged((), 1), conversations()
+    for one in found:
+        decode(model, [[one]], ROUNDS)
+    return found
+
+
+@pytest.mark.parametrize(
+    "plain", [True, False] if ON_CARD else [True], ids=lambda plain: "plain" if plain else "graphs"
+)
+@pytest.mark.parametrize(("split", "groups"), SPLITS, ids=str)
+def test_groups_in_flight_give_the_bits_of_one_stage(split: tuple[int, ...], groups: int, plain: bool) -> None:
+    model, found = staged(split, groups, plain=plain), conversations()
+    decode(model, [found[number::groups] for number in range(groups)], ROUNDS)
+    assert found == alone()
+    counts = [stage.windows for stage in model.stages]
+    assert counts == [ROUNDS * groups] * (len(split) + 1)
+    assert [(stage.first_layer, stage.past_layer) for stage in model.stages] == list(
+        zip((0, *split), (*split, model.spec.trunk_layers), strict=True)
+    )
+
+
+def test_one_stage_has_no_stages_to_tell_of() -> None:
+    assert staged((), 1).stages == ()
+
+
+def test_a_group_has_one_window_on_its_way() -> None:
+    model = staged(*SPLITS[-1])
+    for slot in (0, 1):
+        open_slot(model, slot)
+    windows = [Window((Span(slot=slot, start=0, tokens=(3,)),)) for slot in (0, 1)]
+    ticket = model.submit(windows[0], [Ask()])
+    for group in (0, model.plan.groups, -1):
+        with pytest.raises(EngineFault, match=f"group {group} of"):
+            model.submit(windows[1], [Ask()], group=group)
+    assert model.collect(ticket)[0].kept == 1
+
+
+@pytest.mark.parametrize(
+    ("copy", "route"),
+    [
+        pytest.param(copy_async, PEER, id="right"),
+        pytest.param(lambda target, source: target.zero_(), RAM, id="zeros"),
+        pytest.param(lambda target, source: None, RAM, id="nothing arrives"),
+        pytest.param(lambda target, source: target[:, :-1].copy_(source[:, :-1]), RAM, id="the end is missing"),
+    ],
+)
+@torch.inference_mode()
+def test_a_copy_that_lies_is_not_used_split_01(copy: object, route: str, caplog: pytest.LogCaptureFixture) -> None:
+    model = staged(*SPLITS[-1])
+    before, after = model.parts.stages[:2]
+    border = Border(before, after, groups=2, copy=copy)  # type: ignore[arg-type]
+    assert border.route == route
+    assert ("event=peer_copy_wrong" in caplog.text) == (route == RAM)
+    sent, landed = (stage.bucket(2)[1].buffers.x for stage in (before, after))
+    for group in (1, 0):
+        with before.on():
+            sent.copy_(torch.randn(sent.shape, generator=torch.Generator().manual_seed(group)))
+            border.send(2, group)
+        with after.on():
+            border.await_landing(group)
+            landed.fill_(float("nan"))
+            border.receive(2, group)
+            assert torch.equal(landed.cpu(), sent.cpu())
+
+
+def test_a_copy_that_lies_once_is_found() -> None:
+    calls = []
+
+    def second_is_stale(target: torch.Tensor, source: torch.Tensor) -> None:
+        calls.append(source)
+        target.copy_(calls[0] if len(calls) == 2 else source)
+
+    assert not proves(second_is_stale, torch.zeros(2, 40), source=torch.device("cpu"))
