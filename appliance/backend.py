@@ -11,6 +11,7 @@ from appliance.errors import ExitCode, NotReadyError
 from appliance.examine import Examined
 from appliance.log import say, warn
 from appliance.model.qwen4exp.spec import SamplingDefaults
+from appliance.placed import Placement
 from appliance.rig.describe import value_text
 from appliance.rig.fields import Table
 from appliance.rig.schema import BUILTIN, TABLES, SamplingTable
@@ -35,8 +36,8 @@ class ApplianceBackend:
         self._on_fault = on_fault
         self._lock = threading.Lock()
         # Readiness is open to everybody: it says what computes; why is for the log and the status page.
-        on_cpu = bool(examined.device.note) and examined.device.card is None
-        device = examined.placement.device + (": the built-in model runs on the CPU" if on_cpu else "")
+        on_cpu = bool(examined.device.note) and not examined.device.cards
+        device = _device(examined.placement) + (": the built-in model runs on the CPU" if on_cpu else "")
         self._readiness = Readiness(stage="opening the model", percent=0, ready=False, device=device)
         self._handle: EngineHandle | None = None
         self._text: TextStack | None = None
@@ -117,6 +118,11 @@ class ApplianceBackend:
         self._readiness = Readiness(stage=stage, percent=percent, ready=ready, device=device, fault=fault)
 
 
+def _device(placement: Placement) -> str:
+    """What computes, as torch numbers it."""
+    return ", ".join(f"cuda:{number}" for number in range(len(placement.stages))) or placement.device
+
+
 def _model_card(examined: Examined) -> ModelCard:
     rig, spec = examined.loaded.rig.model, examined.spec
     kind = "the small built-in demonstration model" if rig.path == BUILTIN else spec.name
@@ -153,14 +159,19 @@ def _summary(examined: Examined) -> RigSummary:
             if table_name != "machine" and dotted not in HIDDEN and loaded.origin(dotted).kind != "default":
                 settings[dotted] = _setting(table, key, getattr(getattr(loaded.rig, table_name), key))
     settings |= {
-        "plan.device": placement.device,
+        "plan.device": _device(placement),
         "plan.parallel": placement.parallel,
         "plan.max_tokens": placement.max_tokens,
         "plan.total_bytes": placement.total_bytes,
         "plan.budget_bytes": placement.budget_bytes,
     }
-    if examined.device.note:
-        settings["plan.note"] = examined.device.note
+    settings |= {
+        f"plan.card_{number}": f"card {stage.card.index}, {stage.card.name}, {stage.card.bus_id}: "
+        f"layers {stage.first_layer} to {stage.past_layer - 1}"
+        for number, stage in enumerate(placement.stages)
+    }
+    if placement.notes:
+        settings["plan.note"] = "; ".join(placement.notes)
     return RigSummary(path=str(loaded.path) if loaded.path else None, settings=settings)
 
 

@@ -154,4 +154,5 @@ def engine_config(examined: Examined) -> EngineConfig:
         watchdog_s=WATCHDOG_S if placement.max_rows is None else CARD_WATCHDOG_S,
         max_rows=placement.max_rows,
         span_rows=placement.span_rows,
+        groups=placement.groups,
     )

@@ -34,6 +34,7 @@ class StatusCollector(Collector):
         yield from _gauges(name, status)
         yield from _counters(name, status)
         yield from _draft_counters(name, status)
+        yield from _stages(name, status)
 
 
 def _gauges(name: str, status: EngineStatus) -> Iterable[Metric]:
@@ -97,6 +98,33 @@ def _draft_counters(name: str, status: EngineStatus) -> Iterable[Metric]:
     for position, count in enumerate(accepted):
         depth.add_metric([name, str(position)], float(count))
     yield depth
+
+
+def _stages(name: str, status: EngineStatus) -> Iterable[Metric]:
+    """Each card of several; nothing where one device computes."""
+    if not status.stages:
+        return
+    labels = [*LABELS, "stage", "device"]
+    keys = [(name, str(number), stage.device) for number, stage in enumerate(status.stages)]
+    layers = GaugeMetricFamily("strata:stage_layers", "layers that a card computes", labels=labels)
+    for key, stage in zip(keys, status.stages, strict=True):
+        layers.add_metric(key, float(stage.past_layer - stage.first_layer))
+    yield layers
+    for metric, text, field in (
+        ("strata:stage_windows", "windows that passed through a card", "windows"),
+        ("strata:stage_busy_seconds", "time a card computed", "busy_s"),
+        ("strata:stage_idle_seconds", "time a card waited while the engine had work", "idle_s"),
+        ("strata:stage_handoff_seconds", "time windows took to the next card", "handoff_s"),
+    ):
+        family = CounterMetricFamily(metric, text, labels=labels)
+        for key, stage in zip(keys, status.stages, strict=True):
+            family.add_metric(key, float(getattr(stage, field)))
+        yield family
+    route = GaugeMetricFamily("strata:stage_route", "1 for the way to the next card", labels=[*labels, "route"])
+    for key, stage in zip(keys, status.stages, strict=True):
+        if stage.route:
+            route.add_metric([*key, stage.route], 1.0)
+    yield route
 
 
 class Metrics:

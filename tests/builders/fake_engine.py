@@ -19,6 +19,7 @@ from appliance.engine.handle import (
     PromptScored,
     QueueStatus,
     SlotStatus,
+    StageStatus,
     TimingStatus,
     TokenLogprob,
     Tokens,
@@ -168,6 +169,7 @@ class FakeEngine:
     refusal: ApplianceError | None = None
     draining: bool = False
     last_fault: str | None = None
+    stages: tuple[StageStatus, ...] = ()
     windows: int = 0
     requests: list[GenerationRequest] = field(default_factory=list)
     cancels: list[str] = field(default_factory=list)
@@ -263,6 +265,7 @@ class FakeEngine:
             requests_finished=dict(self.finished),
             nonfinite_rows=0,
             last_fault=self.last_fault,
+            stages=self.stages,
         )
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import itertools
 import subprocess
 import sys
 
 import httpx
 
+from appliance.engine.handle import StageStatus
 from appliance.server.backend import Readiness
 from tests.builders.fake_engine import FakeEngine, endless, hold
 from tests.builders.live_server import FakeBackend, ids, live
@@ -18,6 +20,7 @@ KEYS = {
     "ready",
     "model",
     "rig",
+    "stages",
     "slots",
     "queue",
     "cache",
@@ -54,12 +57,66 @@ def test_status_is_one_object():
         status = client.get("/v1/status").json()
     assert set(status) == KEYS
     assert status["model"]["id"] == "strata-tiny"
+    assert status["stages"] == []
     assert status["rig"] == {"path": "rig.toml", "settings": {"serving.draft_max": 4}}
     assert status["drafts"] == {"offered": [10, 6, 3, 1], "accepted": [8, 4, 1, 0]}
     assert [slot["drafts"]["offered"] for slot in status["slots"]] == [[2, 1], [2, 1]]
     assert status["queue"] == {"waiting": 0, "limit": 8, "oldest_wait_s": 0.0}
     assert {"python", "litestar"} <= set(status["versions"])
     assert status["requests_finished"] == {"stop": 1}
+
+
+STAGES = tuple(
+    StageStatus(
+        device=f"cuda:{number}",
+        first_layer=24 * number,
+        past_layer=24 * number + 24,
+        windows=400,
+        busy_s=3.0,
+        idle_s=1.0,
+        handoff_s=0.02 * (number == 0),
+        route="ram" if number == 0 else "",
+    )
+    for number in range(2)
+)
+
+
+def test_several_cards_show_milliseconds_idle_share_and_the_way_between_them():
+    chat = Chat()
+    chat.engine.stages = STAGES
+    with chat.client() as client:
+        first, last = client.get("/v1/status").json()["stages"]
+        text = client.get("/metrics").text
+    assert first == {
+        "device": "cuda:0",
+        "first_layer": 0,
+        "past_layer": 24,
+        "windows": 400,
+        "window_ms": 7.5,
+        "idle_share": 0.25,
+        "handoff_ms": 0.05,
+        "route": "ram",
+    }
+    assert (last["first_layer"], last["route"], last["handoff_ms"]) == (24, "", 0.0)
+    card = 'model_name="strata-tiny",stage="0"'
+    for line in (
+        f'strata:stage_layers{{device="cuda:0",{card}}} 24.0',
+        f'strata:stage_windows_total{{device="cuda:0",{card}}} 400.0',
+        f'strata:stage_busy_seconds_total{{device="cuda:0",{card}}} 3.0',
+        f'strata:stage_idle_seconds_total{{device="cuda:0",{card}}} 1.0',
+        f'strata:stage_handoff_seconds_total{{device="cuda:0",{card}}} 0.02',
+        'strata:stage_route{device="cuda:0",model_name="strata-tiny",route="ram",stage="0"} 1.0',
+    ):
+        assert line in text
+    assert text.count("strata:stage_route{") == 1
+
+
+def test_a_card_that_did_nothing_yet_has_no_share():
+    chat = Chat()
+    chat.engine.stages = (dataclasses.replace(STAGES[0], windows=0, busy_s=0.0, idle_s=0.0, handoff_s=0.0),)
+    with chat.client() as client:
+        (only,) = client.get("/v1/status").json()["stages"]
+    assert (only["window_ms"], only["idle_share"], only["handoff_ms"]) == (0.0, 0.0, 0.0)
 
 
 def test_metrics_have_vllms_names():

@@ -10,7 +10,15 @@ from importlib import metadata
 from litestar import get
 from msgspec import Struct
 
-from appliance.engine.handle import CacheStatus, DraftCounts, QueueStatus, SamplingParams, SlotStatus, TimingStatus
+from appliance.engine.handle import (
+    CacheStatus,
+    DraftCounts,
+    QueueStatus,
+    SamplingParams,
+    SlotStatus,
+    StageStatus,
+    TimingStatus,
+)
 from appliance.server.backend import Readiness, RigSummary
 from appliance.server.context import AnyRequest, Context
 
@@ -37,12 +45,26 @@ class Defaults(Struct):
     thinking: bool
 
 
+class StageView(Struct):
+    """One card of several and its layers, averages since start."""
+
+    device: str
+    first_layer: int
+    past_layer: int
+    windows: int
+    window_ms: float
+    idle_share: float
+    handoff_ms: float
+    route: str
+
+
 class Status(Struct):
-    """The object."""
+    """The object. `stages` is empty where one device computes."""
 
     ready: Readiness
     model: ModelStatus
     rig: RigSummary
+    stages: tuple[StageView, ...]
     slots: tuple[SlotStatus, ...]
     queue: QueueStatus
     cache: CacheStatus
@@ -65,6 +87,7 @@ async def status(request: AnyRequest) -> Status:
         ready=state,
         model=ModelStatus(card.id, card.aliases, card.description, engine.max_tokens, card.draft_note),
         rig=context.backend.rig_summary(),
+        stages=tuple(stage_view(stage) for stage in now.stages),
         slots=now.slots,
         queue=now.queue,
         cache=now.cache,
@@ -77,6 +100,21 @@ async def status(request: AnyRequest) -> Status:
         ),
         versions=versions(),
         last_fault=now.last_fault or state.fault,
+    )
+
+
+def stage_view(stage: StageStatus) -> StageView:
+    """Totals as averages of a window."""
+    windows, seconds = max(1, stage.windows), stage.busy_s + stage.idle_s
+    return StageView(
+        device=stage.device,
+        first_layer=stage.first_layer,
+        past_layer=stage.past_layer,
+        windows=stage.windows,
+        window_ms=1000 * stage.busy_s / windows,
+        idle_share=stage.idle_s / seconds if seconds else 0.0,
+        handoff_ms=1000 * stage.handoff_s / windows,
+        route=stage.route,
     )
 
 
