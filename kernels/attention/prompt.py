@@ -12,6 +12,7 @@ from kernels.attention._chunk_prepare import note_keys, prepare
 from kernels.attention.decode import Indexer, query_dtype
 from kernels.attention.pool import KvPool
 from kernels.chunk import Chunk
+from kernels.qsa.prompt import ChunkSelection
 from kernels.rope.decode import RopeRows
 from kernels.terms import check_tensor
 from kernels.window import RING_POSITIONS
@@ -48,25 +49,6 @@ class MixedChunk:
                 f"values are shaped as keys, query heads are a multiple of KV heads, found {list(self.value.shape)}, "
                 f"{list(self.key.shape)} and {list(self.query.shape)}"
             )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChunkSelection:
-    """What each group of consecutive rows sees besides its rows' incomplete blocks.
-
-    Attributes:
-        blocks: int32 [groups, width], rising numbers of blocks that at least one row of the group chose.
-        members: int32 [groups, width], bit i set where row i of the group chose the block.
-        counts: int32 [groups], how many of them there are.
-        rows: of a group; the last one may have fewer.
-        block_tokens: tokens of a block.
-    """
-
-    blocks: torch.Tensor
-    members: torch.Tensor
-    counts: torch.Tensor
-    rows: int
-    block_tokens: int
 
 
 def prepare_chunk(

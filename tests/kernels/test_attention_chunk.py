@@ -7,12 +7,14 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from kernels.attention.prompt import MixedChunk, attend_chunk, prepare_chunk
+from kernels.attention.prompt import MixedChunk, attend_chunk, group_rows, prepare_chunk
 from kernels.chunk import Chunk
+from kernels.qsa.prompt import select_chunk
 from kernels.rope.decode import RopeRows, rope_rows
 from kernels.rope.frequencies import frequencies
 from tests.kernels.test_attention_decode import (
     BLOCK,
+    BUDGET,
     DIMS,
     EPS,
     HEADS,
@@ -46,8 +48,8 @@ def rope_of(span: Span, device: str) -> RopeRows:
     return rope
 
 
-def read(layer: Layer, texts: Texts, span: Span, *, exact: bool, half: bool = False) -> Read:
-    """One chunk through preparation and dense attention; `half` gives its products as fp16."""
+def read(layer: Layer, texts: Texts, span: Span, *, exact: bool, half: bool = False, sparse: bool = False) -> Read:
+    """One chunk through preparation, selection if sparse, and attention; `half` gives its products as fp16."""
     device = str(layer.pages.device)
     rows = window_rows([span], bucket=span.count, slots=SLOTS, device=device)
     mixed = texts.mixed(rows)
@@ -77,20 +79,30 @@ def read(layer: Layer, texts: Texts, span: Span, *, exact: bool, half: bool = Fa
         eps=EPS,
         indexer=layer.indexer,
     )
-    out = attend_chunk(query, part(mixed.gate), chunk, pool=layer.pool, pages=layer.pages, exact=exact)
+    selection = None
+    if sparse:
+        assert index_query is not None
+        selection = select_chunk(
+            index_query, layer.indexer.pooled, chunk, pages=layer.pages, block_tokens=BLOCK, budget_blocks=BUDGET,
+            group_rows=group_rows(layer.pool, heads=HEADS),
+        )  # fmt: skip
+    out = attend_chunk(
+        query, part(mixed.gate), chunk, pool=layer.pool, pages=layer.pages, exact=exact, selection=selection
+    )
     return Read(query, index_query, out.view(span.count, HEADS, -1))
 
 
 SPANS = {"whole": [37], "odd": [1, 5, 18, 2, 23], "blocks": [16, 16, 8]}
 
 
+@pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
 @pytest.mark.parametrize("counts", SPANS.values(), ids=SPANS)
-def test_chunks_at_odd_positions_equal_float64(counts: list[int], device: str) -> None:
+def test_chunks_at_odd_positions_equal_float64(counts: list[int], sparse: bool, device: str) -> None:
     layer, texts = make_layer(device), Texts(device)
     length, at = sum(counts), 0
-    wanted = expected(layer, texts, 1, length, dense=True)
+    wanted = expected(layer, texts, 1, length, dense=not sparse)
     for count in counts:
-        got = read(layer, texts, Span(1, at, count, count), exact=True)
+        got = read(layer, texts, Span(1, at, count, count), exact=True, sparse=sparse)
         stop = at + count
         torch.testing.assert_close(got.query.double(), wanted.query[at:stop], atol=2e-5, rtol=1e-5)
         torch.testing.assert_close(got.out.double(), wanted.out[at:stop], atol=2e-5, rtol=1e-4)
