@@ -176,8 +176,10 @@ class ChunkExperts:
     forms: tuple[int, ...] = (0, 1)
 
 
-def run_experts_chunk(x: Tensor, choice: Choice, *, experts: ChunkExperts, room: Room, exact: bool) -> Tensor:
-    """The weighted results of every row and slot, [rows, used + 1, hidden] of x's type, the shared expert last.
+def run_experts_chunk(
+    x: Tensor, choice: Choice, *, experts: ChunkExperts, room: Room, exact: bool, out: Tensor
+) -> None:
+    """The weighted results of every row and slot; their sum over slots, in order, is the mixture.
 
     Args:
         x: [rows, hidden], fp16, or float32 if exact.
@@ -185,15 +187,20 @@ def run_experts_chunk(x: Tensor, choice: Choice, *, experts: ChunkExperts, room:
         experts: of the layer.
         room: for the shared expert's matrices.
         exact: float32 throughout.
+        out: contiguous [rows, used + 1, hidden] of x's type; every value is written, the shared expert's last.
 
     Raises:
         ValueError: a shape or type that does not fit.
     """
     layout, rows = experts.layout, x.shape[0]
     hidden, wanted = layout.kind.hidden, torch.float32 if exact else torch.float16
+    if out.shape != (rows, layout.used + 1, hidden) or out.dtype != wanted or not out.is_contiguous():
+        raise ValueError(
+            f"experts: out is contiguous {wanted} [{rows}, {layout.used + 1}, {hidden}], "
+            f"found {out.dtype} {list(out.shape)}"
+        )
     if x.shape != (choice.ids.shape[0], hidden) or x.dtype != wanted:
         raise ValueError(f"experts: x is {wanted} [{choice.ids.shape[0]}, {hidden}], found {x.dtype} {list(x.shape)}")
-    out = torch.empty((rows, layout.used + 1, hidden), dtype=wanted, device=x.device)
     tiles = sort_pairs(choice, layout=layout, size=tile_rows(rows, layout, exact=exact))
     left = to_left(x)
     inner = torch.empty((rows * layout.used, operand_columns(layout.kind.ff)), dtype=wanted, device=x.device)
@@ -202,7 +209,6 @@ def run_experts_chunk(x: Tensor, choice: Choice, *, experts: ChunkExperts, room:
     for form in experts.forms:
         down_chunk(inner, tiles, experts=experts, form=form, out=out, exact=exact)
     _shared(x, choice.weights[:, layout.used], experts=experts, room=room, exact=exact, out=out[:, layout.used])
-    return out
 
 
 def gate_up_chunk(left: Tensor, tiles: Tiles, *, experts: ChunkExperts, form: int, out: Tensor, exact: bool) -> None:

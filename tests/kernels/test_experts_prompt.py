@@ -53,9 +53,9 @@ def test_mixture_against_float64(device: str, kind: str, exact: bool, rows: int,
     assert torch.equal(choice.ids[:, :used].long().cpu(), best)
     assert torch.equal(counts.long().cpu(), torch.bincount(best.flatten(), minlength=experts))
     room = Room(room_halves(shared_matrices(parts), exact=exact), device=device)
-    found = run_experts_chunk(x, choice, experts=parts, room=room, exact=exact)
+    found = torch.full((rows, used + 1, hidden), float("nan"), dtype=x.dtype, device=device)
+    run_experts_chunk(x, choice, experts=parts, room=room, exact=exact, out=found)
     wanted = experts_reference(x.double(), total, layer.weights, used=used)
-    assert found.dtype == x.dtype
     assert difference(found, wanted) < (3e-6 if exact else 2e-3)
 
 
@@ -91,5 +91,11 @@ def test_refusals_are_sentences() -> None:
     with pytest.raises(ValueError, match=r"float32 \[rows, more than 7\], found torch.float32 \[2, 4\]"):
         choose_experts(torch.zeros(2, 4), layout=layer.layout, gate_column=7)
     choice = choose_experts(torch.zeros(2, 8), layout=layer.layout, gate_column=7)
+    common = {"experts": parts_of(layer), "room": Room(8, device="cpu"), "exact": False}
+    out = torch.zeros(2, 3, 96, dtype=torch.float16)
     with pytest.raises(ValueError, match=r"x is torch.float16 \[2, 96\], found torch.float32 \[2, 96\]"):
-        run_experts_chunk(torch.zeros(2, 96), choice, experts=parts_of(layer), room=Room(8, device="cpu"), exact=False)
+        run_experts_chunk(torch.zeros(2, 96), choice, out=out, **common)
+    with pytest.raises(
+        ValueError, match=r"out is contiguous torch.float16 \[2, 3, 96\]"
+    ):
+        run_experts_chunk(torch.zeros(2, 96, dtype=torch.float16), choice, out=out[:, 1:], **common)
