@@ -28,6 +28,7 @@ class EngineConfig:
         watchdog_s: silence of the engine thread in a window of few rows that counts as a fault (see watchdog.py).
         max_rows: rows of the largest window that the model can compute; None where it sets no bound.
         span_rows: rows of one conversation in a window, likewise.
+        chunk_rows: rows of a turn that one longer prompt has for itself; None where all prompts share windows.
         groups: windows of different conversations that may be on their way at once.
         repeat_limit: a run of one same token id this long ends the request as degenerate; 0 never. Does not apply
             to requests without stop tokens (ignore_eos).
@@ -48,6 +49,7 @@ class EngineConfig:
     watchdog_s: float = 60.0
     max_rows: int | None = None
     span_rows: int | None = None
+    chunk_rows: int | None = None
     groups: int = 1
     repeat_limit: int = 256
 
@@ -102,5 +104,6 @@ class EngineConfig:
             repeat_limit=self.repeat_limit,
             window_rows=self.max_rows,
             span_rows=self.span_rows,
+            chunk_rows=self.chunk_rows,
             groups=self.groups,
         )

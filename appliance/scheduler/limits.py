@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
+
+SHARED_CHUNK_ROWS: Final = 512
+"""Rows of a prompt's own turn while others wait for it: a few windows' time, at most of a chunk's speed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +23,7 @@ class Limits:
         repeat_limit: length of a run of one token id that ends a request; 0 never.
         window_rows: rows of the largest window, at least one for each slot; None where only the others bound it.
         span_rows: rows of one prompt in a window; None where only the others bound it.
+        chunk_rows: rows of a turn that a longer prompt has for itself; None where all prompts share windows.
         groups: windows that may be on their way at once, each of other conversations.
     """
 
@@ -31,6 +36,7 @@ class Limits:
     repeat_limit: int
     window_rows: int | None = None
     span_rows: int | None = None
+    chunk_rows: int | None = None
     groups: int = 1
 
     def drafts_of(self, sessions: int) -> int:
@@ -38,6 +44,12 @@ class Limits:
         if self.window_rows is None:
             return self.draft_max
         return min(self.draft_max, self.window_rows // max(1, sessions) - 1)
+
+    def chunk_of(self, left: int, *, shared: bool) -> int:
+        """Rows of a prompt's own turn, 0 if what is `left` of it fits a window; fewer if others wait for its end."""
+        if self.chunk_rows is None or left <= (self.span_rows or self.prompt_chunk):
+            return 0
+        return min(left, self.chunk_rows, *([SHARED_CHUNK_ROWS] if shared else []))
 
     def prompt_rows(self, decode_rows: int) -> int:
         """Rows of prompt reading beside `decode_rows` rows of decoding."""

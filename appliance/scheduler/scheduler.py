@@ -17,7 +17,7 @@ from appliance.scheduler.planner import drafts_on, plan_depth
 from appliance.scheduler.queue import RequestQueue
 from appliance.scheduler.request import Event, Finished, FinishReason, PromptScored, Tokens
 from appliance.scheduler.session import Session, SessionState
-from appliance.scheduler.windows import Turn, build_turn
+from appliance.scheduler.windows import ChunkTurns, Turn, build_turn
 
 SessionEvent = tuple[Session, Event]
 
@@ -49,6 +49,7 @@ class Scheduler:
         self._free_slots = list(range(limits.slots - 1, -1, -1))
         self._started_s: dict[Session, float] = {}
         self._turns = [0] * limits.groups
+        self._chunks = [ChunkTurns() for _ in range(limits.groups)]
 
     def admit(self) -> list[Session]:
         """Gives slots and pages to waiting requests, in order, while both last; the caller opens the slots."""
@@ -92,7 +93,7 @@ class Scheduler:
             first = self._turns[group] % len(reading)
             reading = reading[first:] + reading[:first]
         self._turns[group] += 1
-        return build_turn(decoding, reading, limits=self.limits)
+        return build_turn(decoding, reading, limits=self.limits, chunks=self._chunks[group])
 
     def settle(self, turn: Turn, drawn: Sequence[Drawn]) -> Settled:
         """Applies what was drawn for each span of the turn, in its order."""

@@ -10,6 +10,19 @@ from appliance.scheduler.limits import Limits
 from appliance.scheduler.session import Session
 
 
+@dataclass(slots=True)
+class ChunkTurns:
+    """Turns that prompts had for themselves.
+
+    Attributes:
+        count: so far.
+        last: whether the turn before was one.
+    """
+
+    count: int = 0
+    last: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class Turn:
     """A window and the sessions of its spans, in the same order; the first `decoding` of them decode."""
@@ -33,11 +46,30 @@ def fair_shares(wants: Sequence[int], budget: int) -> list[int]:
     return shares
 
 
-def build_turn(decoding: Sequence[Session], reading: Sequence[Session], *, limits: Limits) -> Turn | None:
+def build_turn(
+    decoding: Sequence[Session], reading: Sequence[Session], *, limits: Limits, chunks: ChunkTurns
+) -> Turn | None:
     """Composes a window; None if there is nobody to compute for.
 
     A prompt never takes more than `limits.prompt_chunk` rows of a window, so the decoders wait for one chunk at most.
+    Where the model reads long prompts in turns of their own, those alternate with the windows of all others, and
+    several long prompts take them one after the other.
+
+    Args:
+        decoding: sessions that decode.
+        reading: sessions that read, those to be served first at the front.
+        limits: the scheduler's.
+        chunks: changed by this turn.
     """
+    long = sorted((session for session in reading if _is_long(session, limits)), key=lambda session: session.slot)
+    others = bool(decoding) or len(long) < len(reading)
+    chunks.last = bool(long) and not (others and chunks.last)
+    if chunks.last:
+        session = long[chunks.count % len(long)]
+        chunks.count += 1
+        rows = limits.chunk_of(session.prompt_tokens - session.read, shared=others)
+        return Turn(Window((_read_span(session, rows),)), (session,), 0)
+    reading = [session for session in reading if session not in long]
     spans = [_decode_span(session) for session in decoding]
     scorers = sum(session.request.prompt_logprobs is not None for session in reading)
     scored_rows = max(1, limits.scored_chunk // max(1, scorers))
@@ -52,6 +84,12 @@ def build_turn(decoding: Sequence[Session], reading: Sequence[Session], *, limit
     if not spans:
         return None
     return Turn(Window(tuple(spans)), (*decoding, *readers), len(decoding))
+
+
+def _is_long(session: Session, limits: Limits) -> bool:
+    """Whether its prompt has turns of its own; the rows of one that is scored yield logits, and those are bounded."""
+    left = session.prompt_tokens - session.read
+    return session.request.prompt_logprobs is None and limits.chunk_of(left, shared=True) > 0
 
 
 def _decode_span(session: Session) -> Span:

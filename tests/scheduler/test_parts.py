@@ -16,7 +16,7 @@ from appliance.scheduler.planner import Acceptance, plan_depth
 from appliance.scheduler.queue import RequestQueue
 from appliance.scheduler.request import FinishReason, GenerationRequest
 from appliance.scheduler.session import Session, SessionState
-from appliance.scheduler.windows import build_turn, fair_shares
+from appliance.scheduler.windows import ChunkTurns, build_turn, fair_shares
 
 LIMITS = Limits(slots=4, prompt_chunk=8, scored_chunk=4, draft_max=4, draft_min_p=0.0, batch_mtp=True, repeat_limit=5)
 
@@ -224,20 +224,20 @@ def test_a_window_has_every_decoder_with_its_drafts_and_one_chunk_of_reading_spe
     for one in decoders:
         one.state, one.read, one.output, one.drafts = SessionState.DECODING, 3, [5, 6], (7, 8)
     long, short = session(1000, slot=2), session(3, slot=3)
-    turn = build_turn(decoders, [long, short], limits=LIMITS)
+    turn = build_turn(decoders, [long, short], limits=LIMITS, chunks=ChunkTurns())
     assert turn is not None
     shapes = [
         (span.slot, span.start, len(span.tokens), span.draft_count, span.logit_rows) for span in turn.window.spans
     ]
     assert shapes == [(0, 4, 3, 2, 3), (1, 4, 3, 2, 3), (2, 0, 5, 0, 0), (3, 0, 3, 0, 1)]
     assert turn.decoding == 2
-    assert build_turn([], [], limits=LIMITS) is None
+    assert build_turn([], [], limits=LIMITS, chunks=ChunkTurns()) is None
 
 
 def test_prompts_to_score_share_the_rows_that_yield_logits() -> None:
     scored = GenerationRequest(id="s", prompt_ids=(1,) * 50, max_tokens=0, prompt_logprobs=1)
     readers = [Session(request=scored, answer_tokens=0, acceptance=Acceptance(4), slot=slot) for slot in range(2)]
-    turn = build_turn([], readers, limits=LIMITS)
+    turn = build_turn([], readers, limits=LIMITS, chunks=ChunkTurns())
     assert turn is not None
     assert [(len(span.tokens), span.logit_rows) for span in turn.window.spans] == [(2, 2), (2, 2)]
 
