@@ -3,77 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
 
 import pytest
-import torch
 
-from appliance.model.host_gaps import HostGaps
-from appliance.model.interface import Ask, Stepped, nothing
-from appliance.model.window import Commit, Window
 from appliance.scheduler.request import SamplingParams
-from kernels.sampling import Rules
-from tests.builders.fake_model import FakeModel, mixed
+from tests.builders.stepping_model import ROWS, SteppingModel
 from tests.engine.harness import GREEDY, PROMPTS, collect, play, running
 
-ROWS = 12
 SPAN = 5
-
-
-class SteppingModel(FakeModel):
-    """Implements StepModel on top of the checks of FakeModel, greedily."""
-
-    def __init__(self, *, lie: int = 0, fails_after: int | None = None) -> None:
-        super().__init__(draft_right=mixed)
-        self.steps = 0
-        self.fails_after = fails_after
-        self.lie = lie
-        self.gaps = HostGaps()
-
-    def open_rules(self, slot: int, rules: Rules, *, stops: Sequence[int], first_stop: int) -> bool:
-        return rules.temperature == 0
-
-    def step(
-        self, window: Window, asks: Sequence[Ask], *, meanwhile: Callable[[], None] = nothing
-    ) -> tuple[Stepped, ...]:
-        if self.steps == self.fails_after:
-            raise RuntimeError("the card is lost")
-        self.steps += 1
-        assert window.rows <= ROWS
-        meanwhile()
-        best = self.forward(window).argmax(1).tolist()
-        found, commits, first = [], [], 0
-        for span, ask in zip(window.spans, asks, strict=True):
-            rows = best[first : first + span.logit_rows]
-            first += span.logit_rows
-            drawn = [] if ask.next_token is not None else rows[-span.draft_count - 1 :]
-            drafts = span.tokens[len(span.tokens) - span.draft_count :]
-            right = 0
-            while right < len(drafts) and drawn[right] == drafts[right]:
-                right += 1
-            kept = len(span.tokens) - len(drafts) + right
-            after = ask.next_token if ask.next_token is not None else drawn[right]
-            found.append((span.slot, drawn, kept))
-            commits.append(Commit(slot=span.slot, kept=kept, next_token=after, draft_max=ask.draft_max))
-        proposed = {draft.slot: draft for draft in self.advance(commits, greedy)}
-        return tuple(
-            Stepped(
-                slot=slot,
-                tokens=tuple(drawn),
-                finite=(True,) * len(drawn),
-                kept=kept + self.lie,
-                drafts=proposed[slot].tokens if slot in proposed else (),
-                probabilities=proposed[slot].probabilities if slot in proposed else (),
-            )
-            for slot, drawn, kept in found
-        )
-
-
-def greedy(
-    logits: torch.Tensor, *, slots: Sequence[int], positions: Sequence[int]
-) -> tuple[torch.Tensor, torch.Tensor]:
-    best = logits.argmax(1)
-    return best, torch.softmax(logits, 1).gather(1, best.unsqueeze(1)).squeeze(1)
 
 
 def test_answers_of_a_model_that_steps() -> None:
