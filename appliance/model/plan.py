@@ -16,6 +16,7 @@ class LoadPlan:
         page_tokens: tokens of a page; a multiple of the indexer's block.
         max_tokens: context of one conversation.
         max_window_rows: rows of the longest window.
+        chunk_rows: on a card: rows of the longest prompt chunk; 0: prompts go through windows.
         draft_max: longest draft; 0 leaves the draft layer out.
         ngram_home: "ram" (bytes copied), "mmap" (rows from the mapping), "direct" (rows read from the file past the
             page cache) or "vram" (bytes on the device).
@@ -26,6 +27,8 @@ class LoadPlan:
         devices: one for each stage, such as ("cuda:0", "cuda:1"); empty: every stage is on `device`.
         stage_pool_bytes: `expert_pool_bytes` of each stage's own card; empty: shares of one pool.
         groups: most groups of slots that follow each other through the stages.
+        adapt_every: on a card: windows between looks at the routing, after which experts change places; 0: they stay.
+        profile: file with what earlier runs learned of the routing, "" for none: which experts start on the card.
         exact: on a card: float32 activations, for comparison with references.
         plain: on a card: every launch by itself, without graphs.
     """
@@ -45,5 +48,8 @@ class LoadPlan:
     devices: tuple[str, ...] = ()
     stage_pool_bytes: tuple[int, ...] = ()
     groups: int = 1
+    chunk_rows: int = 0
+    adapt_every: int = 0
+    profile: str = ""
     exact: bool = False
     plain: bool = False
