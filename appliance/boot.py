@@ -10,6 +10,7 @@ import threading
 
 from appliance import __version__
 from appliance.backend import ApplianceBackend
+from appliance.card_claim import Claim
 from appliance.commands import override_flags, require_keys
 from appliance.engine.kernel_cache import settle
 from appliance.errors import ExitCode
@@ -37,10 +38,12 @@ def serve(arguments: argparse.Namespace) -> ExitCode:
     require_keys(loaded)
     examined = examine(loaded, look(loaded))
     _tell(examined)
+    claim = Claim(examined.device.cards, rig=loaded.path)
     warning = settle(os.environ)
     if warning:
         warn("kernel cache", reason=warning)
     code = asyncio.run(_run(examined))
+    claim.release()
     say("end", exit_code=int(code))
     sys.stderr.flush()
     # A load or a window that is still computing must not hold the exit back: nothing is left to save.
@@ -73,6 +76,11 @@ def _tell(examined: Examined) -> None:
         total=format_size(placement.total_bytes),
         allowed=format_size(placement.budget_bytes),
     )
+    for stage in placement.stages:
+        layers, card = f"{stage.first_layer} to {stage.past_layer - 1}", stage.card
+        say(
+            "card", index=card.index, name=card.name, bus=card.bus_id, layers=layers, used=format_size(stage.used_bytes)
+        )
     if loaded.migrated_from is not None:
         warn("the rig is of an older schema", schema=loaded.migrated_from, hint="strata-setup --auto writes it anew")
     for sentence in (*placement.notes, *examined.differences):
