@@ -32,3 +32,13 @@ def narrow(x, EXACT: tl.constexpr):
 def at_rows(row, width, b_column):
     """Offsets of a tile [rows, columns] in rows of `width` values."""
     return row.to(tl.int64)[:, None] * width + b_column[None, :]
+
+
+@triton.jit
+def summed(p_part, o_term, o_row, b_row, b_column, mask, TERMS: tl.constexpr):
+    """float32 sum of terms [rows, columns], in their order."""
+    o_tile = b_row.to(tl.int64)[:, None] * o_row + b_column[None, :]
+    total = tl.load(p_part + o_tile, mask=mask, other=0.0).to(tl.float32)
+    for i in tl.static_range(1, TERMS):
+        total += tl.load(p_part + i * o_term + o_tile, mask=mask, other=0.0).to(tl.float32)
+    return total
