@@ -19,6 +19,7 @@ from appliance.planning.plan import PlanView, view_of
 from appliance.rig.judge import Device, choose_device, judge
 from appliance.rig.load import LoadedRig, load_text
 from appliance.rig.machine import Machine
+from appliance.rig.migrate import migrated
 from appliance.rig.problem import Problem, refuse
 from appliance.rig.recorded import with_recorded
 from appliance.rig.schema import TABLES
@@ -120,12 +121,13 @@ class Draft:
 
     def has(self, key: str) -> bool:
         """Whether the rig that is there, or an answer, states a key."""
-        return any(answer.key == key for answer in self.answers) or key in stated(self.present)
+        base = None if self.present is None else migrated(self.present)
+        return any(answer.key == key for answer in self.answers) or key in stated(base)
 
     def text(self) -> str:
         """The rig as it would be written: only answered keys change, comments stay (CFG-08)."""
         if self.present is not None:
-            return render(_edited(self.present, self.answers), self.machine)
+            return render(_edited(migrated(self.present), self.answers), self.machine)
         tree = tomllib.loads(render(None, self.machine))
         tree.pop("machine", None)
         for answer in self.answers:

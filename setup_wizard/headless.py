@@ -10,8 +10,9 @@ from appliance.errors import RigError, UsageError
 from appliance.models.find import find_models, require_complete
 from appliance.rig.load import load_text
 from appliance.rig.machine import Machine
+from appliance.rig.migrate import migrate, older_schema
 from appliance.rig.paths import read_rig_text
-from appliance.rig.schema import BUILTIN, TABLES
+from appliance.rig.schema import BUILTIN, SCHEMA, TABLES
 from appliance.rig.write import render
 from setup_wizard.draft import Answer, Draft
 from setup_wizard.finish import OVERRIDE, finish
@@ -38,7 +39,9 @@ def set_up(path: Path, machine: Machine, *, reset: bool, say: Callable[[str], No
     """
     present = present_text(path, reset=reset)
     if present is not None:
-        load_text(present, path=path)
+        older = load_text(present, path=path).migrated_from
+        if older is not None:
+            say(f"{path} is of schema {older} and becomes schema {SCHEMA}")
     finish(path, render(present, machine), machine, say=say)
 
 
@@ -113,4 +116,7 @@ def _tree(text: str, path: Path) -> dict[str, dict[str, object]]:
         raise RigError(
             f"{path}: not TOML: {error}", hint="correct it, or start anew with strata-setup --auto --reset"
         ) from error
+    older = older_schema(tree)
+    if older is not None:
+        migrate(tree, older)
     return {name: table for name, table in tree.items() if isinstance(table, dict)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from appliance.rig.fields import Table, facts
 from appliance.rig.machine_schema import BenchTable, CardTable
+from appliance.rig.migrate import migrate, older_schema
 from appliance.rig.paths import read_rig_text
 from appliance.rig.problem import Problem, found_text, nearest, quoted_hint, refuse
 from appliance.rig.rules import name_problems, security_problems
@@ -19,9 +20,6 @@ from appliance.rig.schema import SCHEMA, TABLES, Rig
 from appliance.rig.sources import Origin, Values, add_environment, add_flags, parse_file
 
 Flags = Sequence[tuple[str, str, str]]
-
-# Step from schema n to n + 1, applied in memory; a step may move keys but not lose one.
-MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
 
 # Words that other programs use, for the "did you mean" of unknown names.
 SYNONYMS: dict[str, str] = {
@@ -137,12 +135,10 @@ def _migrate(values: Values, name: str) -> int | None:
             )
         )
         return None
-    if version == SCHEMA or any(step not in MIGRATIONS for step in range(version, SCHEMA)):
-        return None
-    for step in range(version, SCHEMA):
-        values.tree = MIGRATIONS[step](values.tree)
-    values.tree["schema"] = SCHEMA
-    return version
+    older = older_schema(values.tree)
+    if older is not None:
+        migrate(values.tree, older)
+    return older
 
 
 def _validate(values: Values, name: str) -> Rig | None:

@@ -19,6 +19,7 @@ from tomlkit.toml_document import TOMLDocument
 from appliance.errors import RigError
 from appliance.rig.cards import Card
 from appliance.rig.machine import Machine
+from appliance.rig.migrate import migrated
 from appliance.rig.rates import Reading
 from appliance.rig.schema import BUILTIN, SCHEMA
 from appliance.rig.size import format_size
@@ -39,7 +40,7 @@ def render(text: str | None, machine: Machine, *, today: str | None = None) -> s
     """A rig for this machine.
 
     Keys that stand in `text` stay as they are, with their comments; what is missing is filled in; [machine] is
-    measured anew.
+    measured anew, and an older schema's keys move to where they are now.
 
     Args:
         text: the present file; None or blank to start anew.
@@ -47,7 +48,7 @@ def render(text: str | None, machine: Machine, *, today: str | None = None) -> s
         today: day of the measurement, today's by default.
     """
     if text is not None and text.strip():
-        document = tomlkit.parse(text)
+        document = tomlkit.parse(migrated(text))
     else:
         document = tomlkit.document()
         document.add(tomlkit.comment(HEADER))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Iterable
 from typing import ClassVar
 
@@ -12,6 +13,8 @@ from appliance.errors import ApplianceError
 from appliance.rig.machine import Machine
 from appliance.rig.measure import Measured
 from appliance.rig.measure import Step as Probe
+from appliance.rig.migrate import older_schema
+from appliance.rig.schema import SCHEMA
 from setup_wizard.screens.base import Step
 from setup_wizard.words import machine_lines, speed_lines
 
@@ -53,6 +56,9 @@ class MachineStep(Step):
         lines = machine_lines(machine) + [f"        {line}" for line in speed_lines(machine)]
         if self.setup.draft is not None and self.setup.draft.present is not None:
             lines.append(f"rig     {self.setup.path} is there: only what you answer changes")
+            older = older_schema(tomllib.loads(self.setup.draft.present))
+            if older is not None:
+                lines.append(f"        it is of schema {older}: writing it in step 7 makes it schema {SCHEMA}")
         lines += [f"advice  {reason}" for reason in (advice.reasons if advice else ())]
         self.query_one("#found", Static).update("\n".join(lines))
 

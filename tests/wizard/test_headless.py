@@ -11,6 +11,7 @@ import yaml
 from appliance.__main__ import main as strata
 from appliance.errors import DoesNotFitError, ExitCode, RigError
 from appliance.rig.load import load_rig
+from appliance.rig.migrate import MIGRATIONS
 from appliance.rig.size import MIB
 from setup_wizard.__main__ import main
 from setup_wizard.compose import override
@@ -59,6 +60,27 @@ def test_hand_edits_survive_and_what_is_missing_is_filled_in(rig: Path) -> None:
     assert loaded.origin("server.host").kind == "file"
     (backup,) = rig.parent.glob("rig.toml.*.bak")
     assert backup.read_text() == HAND
+
+
+OLD = "# ours\nschema = 0\n[listen]\nport = 9090 # the proxy expects it\n"
+
+
+def test_an_older_schema_is_written_anew_with_its_comments_and_a_backup(
+    rig: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CFG-08"""
+    monkeypatch.setitem(MIGRATIONS, 0, lambda tree: tree.update(server=tree.pop("listen")))
+    rig.write_text(OLD)
+    lines = run(rig)
+    assert any("is of schema 0 and becomes schema 1" in line for line in lines)
+    text = rig.read_text()
+    assert "port = 9090 # the proxy expects it" in text
+    assert text.startswith("# ours\n")
+    assert "schema = 1" in text
+    loaded = load_rig(rig, environment={})
+    assert (loaded.rig.server.port, loaded.migrated_from) == (9090, None)
+    (backup,) = rig.parent.glob("rig.toml.*.bak")
+    assert backup.read_text() == OLD
 
 
 def test_a_second_run_changes_nothing(rig: Path) -> None:

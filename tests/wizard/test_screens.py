@@ -25,6 +25,7 @@ from appliance.rig.load import load_rig
 from appliance.rig.machine import Machine
 from appliance.rig.measure import Measured
 from appliance.rig.measure import Step as Probe
+from appliance.rig.migrate import MIGRATIONS
 from appliance.rig.rates import Rates, Reading
 from setup_wizard.app import SetupApp
 from setup_wizard.draft import Answer, Model
@@ -367,6 +368,26 @@ def test_a_rig_that_is_there_keeps_its_hand_edits_and_the_difference_is_shown(ri
     answers.write_text("[context]\nmax_tokens = 1024\n")
     set_up_with(other, machine(), read_answers(answers), reset=False, say=lambda line: None)
     assert other.read_text() == rig.read_text()
+
+
+def test_an_older_schema_is_offered_to_be_migrated(rig: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CFG-08: said in step 1, shown as a difference in step 7, written only there."""
+    monkeypatch.setitem(MIGRATIONS, 0, lambda tree: tree.update(server=tree.pop("listen")))
+    old = "schema = 0\n[listen]\nport = 9090 # the proxy\n"
+    rig.write_text(old)
+
+    async def steps(app: SetupApp, pilot: Pilot[int]) -> None:
+        assert "it is of schema 0: writing it in step 7 makes it schema 1" in text(app, "#found")
+        await to(app, pilot, 7)
+        for line in ("-schema = 0", "+schema = 1", "-[listen]", "+[server]"):
+            assert line in text(app, "#changes").splitlines()
+        assert not app.written
+        await pilot.press("ctrl+s")
+        await pilot.pause()
+
+    drive(rig, machine(), steps)
+    assert load_rig(rig, environment={}).migrated_from is None
+    assert "port = 9090 # the proxy" in rig.read_text()
 
 
 def test_a_read_only_place_gives_the_text_afterwards(rig: Path, monkeypatch: pytest.MonkeyPatch) -> None:

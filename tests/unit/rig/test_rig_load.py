@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from appliance.errors import ExitCode, RigError
-from appliance.rig import load
+from appliance.rig import migrate
 from appliance.rig.load import load_rig, load_text
 from appliance.rig.problem import RigProblems
 from appliance.rig.size import GIB, MIB
@@ -207,7 +207,7 @@ def test_absent_directory_and_unreadable_have_their_own_words(tmp_path: Path, mo
 
 
 def test_older_schema_is_migrated_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(load.MIGRATIONS, 0, lambda tree: {"server": {"port": tree["listen"]["port"]}})
+    monkeypatch.setitem(migrate.MIGRATIONS, 0, lambda tree: tree.update(server=tree.pop("listen")))
     loaded = load_text("schema = 0\n[listen]\nport = 8085\n")
     assert (loaded.rig.server.port, loaded.migrated_from) == (8085, 0)
 
