@@ -120,13 +120,17 @@ class SlotRules:
         return kind
 
     def _new(self, values: Sequence[float], dtype: torch.dtype) -> Tensor:
-        return torch.tensor(values, dtype=dtype).to(self.bias.device)
+        return self._held(values, dtype).to(self.bias.device, non_blocking=True)
 
     def _places(self, tokens: Sequence[int]) -> Tensor:
         return self._new(tokens, torch.int64)
 
     def _put(self, place: Tensor, values: Sequence[float]) -> None:
-        place.copy_(torch.tensor(values, dtype=place.dtype))
+        place.copy_(self._held(values, place.dtype), non_blocking=True)
+
+    def _held(self, values: Sequence[float], dtype: torch.dtype) -> Tensor:
+        """Where a copy need not be waited for: windows of others are on their way when a request comes."""
+        return torch.tensor(values, dtype=dtype, pin_memory=self.bias.is_cuda)
 
 
 def kind_of(rules: Rules, vocabulary: int) -> int:

@@ -72,7 +72,7 @@ class DeviceModel:
         last = self.parts.last_stage
         with last.on():
             self._kinds[slot] = self.parts.last.rules.open(slot, rules, stops=stops, first_stop=first_stop)
-            last.slots.draft_limit[slot] = self.plan.draft_max
+            last.slots.draft_limit[slot].fill_(self.plan.draft_max)
         return True
 
     @torch.inference_mode()

@@ -58,16 +58,11 @@ class DeviceState:
         )
 
     def set_pages(self, slot: int, pages: Sequence[int]) -> None:
-        """Writes a slot's pages, in order of position; the rest of its row points at the dummy page."""
-        row = torch.full((self.pages.shape[1],), self.dummy_page, dtype=torch.int32)
-        row[: len(pages)] = torch.tensor(list(pages), dtype=torch.int32)
-        self.pages[slot].copy_(row)
-
-    @property
-    def dummy_page(self) -> int:
-        """The page that belongs to nobody."""
-        pools = self.pools or ((self.draft_pool,) if self.draft_pool is not None else ())
-        return pools[0].keys.shape[0] - 1 if pools else int(self.pages[-1, 0])
+        """Writes a slot's pages, in order of position; the rest of its row is the dummy slot's. Does not wait."""
+        row = self.pages[slot]
+        row.copy_(self.pages[-1])
+        held = torch.tensor(list(pages), dtype=torch.int32, pin_memory=row.is_cuda)
+        row[: len(pages)].copy_(held, non_blocking=True)
 
     @property
     def size_bytes(self) -> int:
