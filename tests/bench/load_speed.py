@@ -15,7 +15,7 @@ import os
 import resource
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,11 +23,16 @@ from pathlib import Path
 import torch
 
 from appliance.bench.synthetic import SyntheticShape
+from appliance.card_sizing import CardAsk, card_sizes
 from appliance.gguf.reader import open_set
 from appliance.model.plan import LoadPlan
+from appliance.model.qwen4exp.device.held import held_bytes
 from appliance.model.qwen4exp.device.loading import LoadedStages, load_stages
+from appliance.model.qwen4exp.device.pipeline import Launcher, StepShape
+from appliance.model.qwen4exp.device.work import Draws
 from appliance.model.qwen4exp.device_footprint import expert_bytes
 from appliance.model.qwen4exp.spec import ModelSpec, read_spec
+from appliance.model.qwen4exp.stage_footprint import model_bytes
 from tests.bench.real_file import drop_cached, write_real_file
 
 _READERS = 8
@@ -115,7 +120,33 @@ def plan_of(spec: ModelSpec, *, hits: float, device: str) -> LoadPlan:
     )
 
 
-def timed(what: str, load: Callable[[Steps], LoadedStages], *, size: int) -> None:
+def print_memory(parts: LoadedStages, launcher: Launcher, spec: ModelSpec, plan: LoadPlan, *, when: str) -> None:
+    """Each part on the card as placed and as held, and what torch says in all."""
+    model = model_bytes(spec, page_tokens=plan.page_tokens, kv_type=plan.kv_type, draft=True)
+    ask = CardAsk(
+        tokens=plan.max_tokens, slots=plan.slots, pages=plan.pages, home=plan.ngram_home, kv_type=plan.kv_type
+    )
+    layers = range(spec.trunk_layers)
+    sizes = card_sizes(spec, model, layers, ask, budget=1 << 40, cache=plan.expert_pool_bytes)
+    (held,) = held_bytes(parts, launcher)
+    planned = {item.name: item.size_bytes for item in sizes.items() if item.name != "card: runtime"}
+    for name, size in planned.items():
+        print(f"  {name}: placed {size / 1e6:.1f} MB, held {held[name] / 1e6:.1f}, {held[name] - size:+d} bytes")
+    store = parts.last_stage.store
+    assert store is not None
+    placed, pinned = sizes.host_experts, store.host.size_bytes
+    print(f"  pinned experts: placed {placed / 1e6:.1f} MB, held {pinned / 1e6:.1f}")
+    total, allocated = sum(planned.values()), torch.cuda.memory_allocated()
+    share = allocated / total - 1
+    free, all_of_it = torch.cuda.mem_get_info()
+    print(
+        f"memory {when}: placed {total / 1e9:.3f} GB, allocated {allocated / 1e9:.3f} ({share:+.2%}), of which named "
+        f"{sum(held.values()) / 1e9:.3f}; reserved {torch.cuda.memory_reserved() / 1e9:.3f}, "
+        f"peak {torch.cuda.max_memory_allocated() / 1e9:.3f}, used on the card {(all_of_it - free) / 1e9:.3f}"
+    )
+
+
+def timed(what: str, load: Callable[[Steps], LoadedStages], *, size: int) -> LoadedStages:
     """Loads once and prints what it took."""
     before = resource.getrusage(resource.RUSAGE_SELF)
     steps = Steps(time.monotonic())
@@ -125,12 +156,17 @@ def timed(what: str, load: Callable[[Steps], LoadedStages], *, size: int) -> Non
     after = resource.getrusage(resource.RUSAGE_SELF)
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     print(f"{what}: {seconds:.2f} s, {size / seconds / 1e9:.2f} GB/s, {cpu:.1f} s of cores; {steps.line(seconds)}")
+    return parts
+
+
+def close(parts: LoadedStages) -> None:
+    """Gives pinned memory back."""
     for stage in parts.stages:
-        if stage.store is not None:
-            stage.store.close()
+        assert stage.store is not None
+        stage.store.close()
 
 
-def measure(path: Path, *, hits: float) -> None:
+def measure(path: Path, *, hits: float, captured: Sequence[int], cold: bool) -> None:
     """Prints the table for one file."""
     device = torch.device("cuda:0")
     size = path.stat().st_size
@@ -143,14 +179,27 @@ def measure(path: Path, *, hits: float) -> None:
 
     print(f"file {size / 1e9:.2f} GB, {hits:.0%} of the experts on the card")
     print(f"link {link_rate(device):.1f} GB/s, from pinned memory to the card")
-    drop_cached(path)
-    print(f"disk {disk_rate(path):.2f} GB/s, {_READERS} readers past the page cache")
-    timed("first (imports, compiles)", load, size=size)
-    drop_cached(path)
-    print(f"still cached: {cached_share(path):.0%}")
-    timed("cold", load, size=size)
-    print(f"cached: {cached_share(path):.0%}")
-    timed("warm", load, size=size)
+    if cold:
+        drop_cached(path)
+        print(f"disk {disk_rate(path):.2f} GB/s, {_READERS} readers past the page cache")
+        close(timed("first, which compiles and allocates", load, size=size))
+        drop_cached(path)
+        print(f"still cached: {cached_share(path):.0%}")
+        close(timed("cold", load, size=size))
+        print(f"cached: {cached_share(path):.0%}")
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    parts = timed("warm", load, size=size)
+    launcher = Launcher(parts, plan)
+    print_memory(parts, launcher, spec, plan, when="loaded")
+    for rows in captured:
+        began = time.monotonic()
+        shape = StepShape(rows=rows, spans=1, steps=plan.draft_max, draws=Draws(wide=False, greedy=True))
+        with torch.inference_mode():
+            launcher.prepare(shape)
+        print(f"window of {rows} rows: compiled and captured in {time.monotonic() - began:.1f} s", flush=True)
+        print_memory(parts, launcher, spec, plan, when=f"with windows of {rows} rows")
+    close(parts)
 
 
 def main() -> None:
@@ -159,6 +208,8 @@ def main() -> None:
     command.add_argument("--file", type=Path, help="made before by tests.bench.real_file; written anew if absent")
     command.add_argument("--layers", type=int, default=12)
     command.add_argument("--hits", type=float, default=1.0, help="share of the experts on the card")
+    command.add_argument("--capture", type=int, nargs="*", default=[], help="windows of so many rows afterwards")
+    command.add_argument("--warm", action="store_true", help="only from the page cache")
     arguments = command.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         path = arguments.file or Path(folder) / "real.gguf"
@@ -166,7 +217,7 @@ def main() -> None:
             began = time.monotonic()
             write_real_file(path, SyntheticShape(layers=arguments.layers), draft=True)
             print(f"written in {time.monotonic() - began:.1f} s")
-        measure(path, hits=arguments.hits)
+        measure(path, hits=arguments.hits, captured=arguments.capture, cold=not arguments.warm)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from appliance.model.interface import Ask
 from appliance.model.qwen4exp.device.model import DeviceModel
+from appliance.model.qwen4exp.device.stage import Stage
 from appliance.model.window import Span, Window
 from tests.device.models import ON_CARD, ORACLE, greedy, load, open_slot, read, window
 
@@ -135,6 +136,44 @@ def test_every_hit_share_gives_the_same_bits(share: float) -> None:
         open_slot(model, 1)
         outs.append(window(model, 1, ids, following=1)[0])
     assert np.array_equal(outs[0], outs[1])
+    part.close()
+
+
+def go_on(stage: Stage, *, steps: int) -> None:
+    """As many steps of exchanges, each with its copies landed."""
+    for _ in range(steps):
+        with torch.inference_mode():
+            stage.adapt()
+        if ON_CARD:
+            torch.cuda.synchronize()
+
+
+def test_exchanges_of_experts_change_no_bit() -> None:
+    """SAMP-05: before, in the middle and after; the hot ones were in RAM at first."""
+    whole = trunk("base4")
+    store = whole.parts.stages[0].store
+    assert store is not None
+    pool = round(store.pool.nbytes * 0.4)
+    part = load("base4", expert_pool_bytes=pool, draft_max=whole.plan.draft_max, adapt_every=1)
+    stage = part.parts.stages[0]
+    assert stage.swapper is not None
+    ids = [int(expected("base4")["p20_ids"][0])]
+
+    def logits(model: DeviceModel) -> NDArray[np.float32]:
+        open_slot(model, 1)
+        return window(model, 1, ids, following=1)[0]
+
+    wanted, before = logits(whole), stage.routing.tables.clone()
+    assert np.array_equal(logits(part), wanted)
+    with torch.inference_mode():
+        stage.routing.counts[:, part.spec.experts - 1] += 50
+    go_on(stage, steps=3)
+    assert not torch.equal(stage.routing.tables, before)
+    assert stage.swapper.swaps == 0
+    assert np.array_equal(logits(part), wanted)
+    go_on(stage, steps=2)
+    assert stage.swapper.swaps == len(stage.blocks)
+    assert np.array_equal(logits(part), wanted)
     part.close()
 
 

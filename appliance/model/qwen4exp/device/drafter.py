@@ -45,6 +45,7 @@ class Drafter:
 
     Attributes:
         embedding, entry: what a row begins with, for windows and for prompt chunks.
+        head: of the mixer before its logits.
     """
 
     def __init__(self, stage: Stage, vocabulary: Vocabulary, embedding: Table, rules: SlotRules) -> None:
@@ -56,7 +57,7 @@ class Drafter:
         self._mixer = stage.draft.mixer
         self.entry = entry_weights(stage.source, spec)
         self._entries: dict[int, EntryBuffers] = {}
-        self._head = read_planes(stage.source, f"blk.{spec.trunk_layers}.nextn.hc_head", spec, inject=False)
+        self.head = read_planes(stage.source, f"blk.{spec.trunk_layers}.nextn.hc_head", spec, inject=False)
         self._furthest = page_columns(stage.common.plan) * stage.common.plan.page_tokens
         self._chains: dict[int, ChainWork] = {}
 
@@ -83,7 +84,7 @@ class Drafter:
     def logits(self, work: ChainWork, pending: Pending) -> torch.Tensor:
         """float32 [spans, vocabulary] of the chain's rows; valid until the next call."""
         run = work.run
-        operand = finish(run, self._head, pending, self._stage.common.spec)
+        operand = finish(run, self.head, pending, self._stage.common.spec)
         return self._vocabulary.logits(operand, used=run.rows.rows_used, exact=run.exact, pdl=run.pdl)
 
     def first(self, work: ChainWork) -> Pending:

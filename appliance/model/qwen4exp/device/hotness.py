@@ -24,6 +24,11 @@ class Move:
     victim: int
 
 
+def hottest(heat: NDArray[np.float32], count: int) -> list[int]:
+    """The `count` experts of one layer with the most routed rows, float32 [experts]; equal ones by number."""
+    return [int(one) for one in np.argsort(-heat, kind="stable")[:count]]
+
+
 class Heat:
     """Routed rows of every expert.
 

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from appliance.gguf.reader import TensorInfo
 from appliance.model.plan import LoadPlan
+from appliance.model.qwen4exp.device.hotness import hottest
 from appliance.model.qwen4exp.device.ngram import ngram_table
+from appliance.model.qwen4exp.device.shares import EMBEDDING, on_device, own_tensors, stage_devices, stage_ranges
 from appliance.model.qwen4exp.device.source import FileSource, Source
 from appliance.model.qwen4exp.device.stage import Common, Stage
 from appliance.model.qwen4exp.device.staging import Staging
 from appliance.model.qwen4exp.device.store import ExpertStore, resident_counts
 from appliance.model.qwen4exp.device.work import LastStage
-from appliance.model.qwen4exp.footprint import NGRAM_TABLE
 from appliance.model.qwen4exp.spec import ModelSpec
+from appliance.model.routing_profile import read_profile
 from kernels.embedding import Table, embed
 
 Progress = Callable[[str, int], None]
@@ -40,82 +43,126 @@ class LoadedStages:
         embed(table=self.embedding, tokens=tables.rows.tokens, x=run.buffers.x, pdl=run.pdl)
 
 
-def stage_ranges(layers: int, split: Sequence[int]) -> list[range]:
-    """Layers of each stage from the first layers of the later ones."""
-    edges = [0, *split, layers]
-    return [range(first, stop) for first, stop in itertools.pairwise(edges)]
+def build_stages(common: Common, sources: Sequence[Source], *, draft: bool) -> LoadedStages:
+    """Stages with everything but routed experts and the n-gram table.
 
-
-def build_stages(common: Common, source: Source, *, draft: bool) -> LoadedStages:
-    """Stages with everything but routed experts and the n-gram table."""
+    Args:
+        common: what they share.
+        sources: one for each stage, on its device; stages of one device share theirs.
+        draft: whether the last one drafts.
+    """
     ranges = stage_ranges(common.spec.trunk_layers, common.plan.layer_split)
-    stages = [
-        Stage(common, source, layers, draft=draft and number + 1 == len(ranges)) for number, layers in enumerate(ranges)
-    ]
-    info = source.info("token_embd.weight")
-    embedding = Table(source.blocks("token_embd.weight"), info.type.name, info.shape[-1])
-    return LoadedStages(stages, LastStage(stages[-1], embedding), embedding)
+    stages: list[Stage] = []
+    for number, (source, layers) in enumerate(zip(sources, ranges, strict=True)):
+        with on_device(source.device):
+            stages.append(Stage(common, source, layers, draft=draft and number + 1 == len(ranges)))
+    first, last = sources[0], sources[-1]
+    with on_device(first.device):
+        embedding = own = _embedding(first)
+    with on_device(last.device):
+        if draft and last is not first:
+            own = _embedding(last)
+        return LoadedStages(stages, LastStage(stages[-1], own), embedding)
+
+
+def _embedding(source: Source) -> Table:
+    info = source.info(EMBEDDING)
+    return Table(source.blocks(EMBEDDING), info.type.name, info.shape[-1])
 
 
 def load_stages(spec: ModelSpec, plan: LoadPlan, progress: Progress) -> LoadedStages:
-    """Loads a model from its file."""
-    device = torch.device(plan.device)
-    staging = Staging(device)
-    source = FileSource(spec.tensors, staging)
+    """Loads a model from its file: to each device what its own stages need."""
+    devices = stage_devices(plan)
     progress("loading dense weights", 1)
-    pdl = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
+    pdl = all(device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0) for device in devices)
     draft = spec.has_draft and plan.draft_max > 0
-    staging.expect(_in_order(spec, draft=draft))
-    parts = build_stages(Common(spec=spec, plan=plan, pdl=pdl), source, draft=draft)
-    staging.expect(())
-    staging.check()
-    _load_experts(parts, spec, plan, source, progress)
+    stagings = {device: Staging(device) for device in devices}
+    sources = {device: FileSource(spec.tensors, staging) for device, staging in stagings.items()}
+    for device, infos in own_tensors(spec, plan, draft=draft).items():
+        stagings[device].expect(infos)
+    common = Common(spec=spec, plan=plan, pdl=pdl)
+    parts = build_stages(common, [sources[device] for device in devices], draft=draft)
+    for staging in stagings.values():
+        staging.expect(())
+        staging.check()
+    heat = np.zeros((spec.trunk_layers + int(draft), spec.experts), np.float32)
+    learned = read_profile(plan.profile, heat.shape) if plan.profile else None
+    heat = heat if learned is None else learned
+    _load_experts(parts, give_stores(parts, spec, plan, heat=heat), spec, sources, progress)
+    _follow_routing(parts, plan, heat)
     for stage in parts.stages:
         if stage.has_ngram and spec.ngram is not None:
             progress("opening the n-gram table", 97)
-            stage.give_ngrams(ngram_table(source, spec, home=plan.ngram_home))
-    staging.check()
-    staging.close()
+            with on_device(stage.device):
+                stage.give_ngrams(ngram_table(sources[stage.device], spec, home=plan.ngram_home))
+    for staging in stagings.values():
+        staging.check()
+        staging.close()
     return parts
 
 
-def _in_order(spec: ModelSpec, *, draft: bool) -> Iterator[TensorInfo]:
-    """Whole tensors that stages are built of, block by block, then the others."""
-    blocks: dict[int, list[TensorInfo]] = {}
-    for name, info in spec.tensors.items():
-        number = int(name.split(".")[1]) if name.startswith("blk.") else spec.trunk_layers + 1
-        unused = number == spec.trunk_layers and (not draft or ".indexer." in name)
-        if not ("_exps." in name or ".ple_" in name or name == NGRAM_TABLE or unused):
-            blocks.setdefault(number, []).append(info)
-    for number in sorted(blocks):
-        yield from blocks[number]
-
-
 def give_stores(
-    parts: LoadedStages, spec: ModelSpec, plan: LoadPlan, *, hit_share: float | None = None
+    parts: LoadedStages,
+    spec: ModelSpec,
+    plan: LoadPlan,
+    *,
+    hit_share: float | None = None,
+    heat: NDArray[np.float32] | None = None,
 ) -> list[ExpertStore]:
     """Makes every stage's homes of routed experts, still empty.
 
     Args:
         parts: the stages.
         spec: the model.
-        plan: says how much of the card they may take.
+        plan: says how much of each card, or of the one, they may take.
         hit_share: that share of each layer on the card, instead of the plan's bytes.
+        heat: float32 [layers, experts]; the hottest of each layer are on the card, without it the first.
     """
     stages = parts.stages
     weights = [[*[one.weights for one in s.blocks], *([s.draft] if s.draft is not None else [])] for s in stages]
-    sizes = [one.experts.layout.kind.words * 4 for stage in weights for one in stage]
-    pool = plan.expert_pool_bytes if hit_share is None else round(sum(sizes) * spec.experts * hit_share)
-    counts = resident_counts(sizes, experts=spec.experts, pool_bytes=pool)
+    sizes = [[one.experts.layout.kind.words * 4 for one in stage] for stage in weights]
+    counts = _resident(sizes, spec, plan, hit_share=hit_share)
+    known = np.zeros((len(counts), spec.experts), np.float32) if heat is None else heat
+    resident = iter([hottest(row, count) for row, count in zip(known, counts, strict=True)])
     stores = []
-    for stage, own in zip(stages, weights, strict=True):
-        resident, counts = counts[: len(own)], counts[len(own) :]
-        stores.append(stage.give_store([range(count) for count in resident]))
+    for stage, own in zip(stages, sizes, strict=True):
+        with on_device(stage.device):
+            stores.append(stage.give_store(list(itertools.islice(resident, len(own)))))
     return stores
 
 
-def _load_experts(parts: LoadedStages, spec: ModelSpec, plan: LoadPlan, source: FileSource, progress: Progress) -> None:
-    stores = give_stores(parts, spec, plan)
+def _resident(sizes: Sequence[Sequence[int]], spec: ModelSpec, plan: LoadPlan, *, hit_share: float | None) -> list[int]:
+    """Experts on the card of each layer; `sizes` of one expert of each layer of each stage."""
+    together = list(itertools.chain.from_iterable(sizes))
+    if hit_share is not None:
+        pool = round(sum(together) * spec.experts * hit_share)
+        return resident_counts(together, experts=spec.experts, pool_bytes=pool)
+    if not plan.stage_pool_bytes:
+        return resident_counts(together, experts=spec.experts, pool_bytes=plan.expert_pool_bytes)
+    counts: list[int] = []
+    for own, pool in zip(sizes, plan.stage_pool_bytes, strict=True):
+        counts += resident_counts(own, experts=spec.experts, pool_bytes=pool)
+    return counts
+
+
+def _follow_routing(parts: LoadedStages, plan: LoadPlan, heat: NDArray[np.float32]) -> None:
+    first = 0
+    for stage in parts.stages:
+        assert stage.store is not None
+        stop = first + len(stage.store.layers)
+        if plan.adapt_every and stage.store.hit_share < 1.0:
+            with on_device(stage.device):
+                stage.follow_routing(heat[first:stop], every=plan.adapt_every)
+        first = stop
+
+
+def _load_experts(
+    parts: LoadedStages,
+    stores: Sequence[ExpertStore],
+    spec: ModelSpec,
+    sources: Mapping[torch.device, FileSource],
+    progress: Progress,
+) -> None:
     done, total = 0, sum(len(store.layers) for store in stores)
 
     def tell() -> None:
@@ -123,5 +170,6 @@ def _load_experts(parts: LoadedStages, spec: ModelSpec, plan: LoadPlan, source: 
         done += 1
         progress("loading experts", 5 + 90 * done // total)
 
-    for store in stores:
-        store.load(source, spec, done=tell)
+    for stage, store in zip(parts.stages, stores, strict=True):
+        with on_device(stage.device):
+            store.load(sources[stage.device], spec, done=tell)

@@ -86,6 +86,8 @@ class Launcher:
             memory.fetch(shape.rows, self._last.bucket(shape.rows).result)
         self._working.begin()
         self.gaps.submitted()
+        for stage in self._stages:
+            stage.adapt()
 
     def collect(self, rows: int, *, group: int = 0) -> Found:
         """What became of the group's window of that bucket; the one wait of a turn."""

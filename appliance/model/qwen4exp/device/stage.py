@@ -6,11 +6,14 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from appliance.model.plan import LoadPlan
 from appliance.model.qwen4exp.device.experts import layer_experts, layout_of
 from appliance.model.qwen4exp.device.homes import Routing
+from appliance.model.qwen4exp.device.hotness import Heat
 from appliance.model.qwen4exp.device.layers import (
     AttentionPlanes,
     GdnPlanes,
@@ -24,6 +27,7 @@ from appliance.model.qwen4exp.device.scratch import Scratch
 from appliance.model.qwen4exp.device.source import Source
 from appliance.model.qwen4exp.device.state import DeviceState, make_state
 from appliance.model.qwen4exp.device.store import ExpertStore, StoreLayer
+from appliance.model.qwen4exp.device.swaps import AtOnce, SideStream, Swapper
 from appliance.model.qwen4exp.device.tables import MOST_ROWS, Buffers, Tables
 from appliance.model.qwen4exp.device.trunk import Pending, Run, mix_attention, mix_linear, run_layer
 from appliance.model.qwen4exp.spec import ModelSpec
@@ -87,6 +91,7 @@ class Stage:
         self.blocks = [self._layer(index) for index in layers]
         self.draft: LayerPlanes | None = self._weights(spec.trunk_layers) if draft else None
         self.store: ExpertStore | None = None
+        self.swapper: Swapper | None = None
         self.ngram: NgramLayer | None = None
         self.stream: torch.cuda.Stream | None = None
         self._runs: dict[int, tuple[Tables, Run]] = {}
@@ -121,6 +126,23 @@ class Stage:
         ]
         self.store = ExpertStore(layers, routing=self.routing, device=self.device)
         return self.store
+
+    def follow_routing(self, heat: NDArray[np.float32], *, every: int) -> None:
+        """From now on experts change their homes as they are used.
+
+        Args:
+            heat: float32 [layers, experts], what is known of the routing.
+            every: windows between two looks.
+        """
+        assert self.store is not None
+        beside = SideStream(self.device) if self.device.type == "cuda" else AtOnce()
+        self.swapper = Swapper(self.store, Heat(heat, every=every), every=every, beside=beside, device=self.device)
+
+    def adapt(self) -> None:
+        """Goes on with exchanges of experts, if any; called when a window was sent and not yet waited for."""
+        if self.swapper is not None:
+            with self.on():
+                self.swapper.between()
 
     def bucket(self, rows: int) -> tuple[Tables, Run]:
         """Row tables and buffers of a bucket; the same at every call."""
@@ -183,7 +205,7 @@ class Stage:
     def set_pages(self, slot: int, pages: tuple[int, ...]) -> None:
         """Gives a slot its pages."""
         self.state.set_pages(slot, pages)
-        self.slots.capacity[slot] = len(pages) * self.common.plan.page_tokens
+        self.slots.capacity[slot].fill_(len(pages) * self.common.plan.page_tokens)
 
     def _weights(self, index: int) -> LayerPlanes:
         spec, source, block = self.common.spec, self.source, f"blk.{index}"

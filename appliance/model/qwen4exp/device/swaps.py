@@ -66,7 +66,7 @@ class _Event:
 
     @property
     def done(self) -> bool:
-        return bool(self.event.query())
+        return bool(self.event.query())  # type: ignore[no-untyped-call]
 
 
 class SideStream:

@@ -48,7 +48,7 @@ class LastStage:
         spec, plan = stage.common.spec, stage.common.plan
         self._stage = stage
         self.rules = SlotRules.empty(slots=plan.slots, vocabulary=spec.vocabulary, device=stage.device)
-        self._head = read_planes(stage.source, "output_hc", spec, inject=False)
+        self.head = read_planes(stage.source, "output_hc", spec, inject=False)
         self.vocabulary = Vocabulary(stage.source, spec, stage.scratch)
         self.drafter: Drafter | None = None
         if stage.draft is not None:
@@ -73,7 +73,7 @@ class LastStage:
     def logits(self, rows: int, pending: Pending | None) -> torch.Tensor:
         """float32 [rows, vocabulary]; the streams are then complete. Valid until the next logits."""
         _, run = self._stage.bucket(rows)
-        operand = finish(run, self._head, pending, self._stage.common.spec)
+        operand = finish(run, self.head, pending, self._stage.common.spec)
         return self.vocabulary.logits(operand, used=run.rows.rows_used, exact=run.exact, pdl=run.pdl)
 
     def draw(self, rows: int, logits: torch.Tensor, draws: Draws) -> None:
