@@ -12,7 +12,7 @@ from appliance.model.interface import Ask
 from appliance.model.qwen4exp.device.handoff import PEER, RAM, Border, copy_async, proves
 from appliance.model.qwen4exp.device.model import DeviceModel
 from appliance.model.window import Span, Window
-from tests.device.conversations import Conversation, decode
+from tests.device.conversations import Conversation, collect, decode, submit
 from tests.device.models import ON_CARD, load, open_slot
 
 # Rows in the interpreter cost seconds each.
@@ -55,6 +55,27 @@ def test_groups_in_flight_give_the_bits_of_one_stage(split: tuple[int, ...], gro
     assert [(stage.first_layer, stage.past_layer) for stage in model.stages] == list(
         zip((0, *split), (*split, model.spec.trunk_layers), strict=True)
     )
+
+
+@pytest.mark.skipif(not ON_CARD, reason="needs a CUDA card")
+@pytest.mark.parametrize("plain", [True, False], ids=["plain", "graphs"])
+def test_nothing_waits_but_collect(plain: bool) -> None:
+    """Conversations join and windows are sent while others are on their way; torch's own alarm is on meanwhile."""
+    model, first = staged((1, 3), 3, plain=plain), conversations()
+    decode(model, [first[number::3] for number in range(3)], ROUNDS)  # captures what is needed
+    found, flying = conversations(), []
+    groups = [found[number::3] for number in range(3)]
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for group, some in enumerate(groups):
+            for one in some:
+                open_slot(model, one.slot)
+            flying.append(submit(model, some, group=group))
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    for some, ticket in zip(groups, flying, strict=True):
+        collect(model, some, ticket)
+    assert [one.tokens[0] for one in found] == [one.tokens[0] for one in alone()]
 
 
 def test_one_stage_has_no_stages_to_tell_of() -> None:
