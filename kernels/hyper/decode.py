@@ -75,7 +75,7 @@ def new_buffers(rows: int, *, weights: ReadPlanes, exact: bool) -> HyperBuffers:
         low=operand_rows(rows, low, exact=exact, device=device),
         down=torch.empty(down_splits, rows, width, device=device),
         up=up,
-        ticket=torch.zeros(_groups(rows)[1], weights.down.strips, dtype=torch.int32, device=device),
+        ticket=torch.zeros(_groups(rows, exact=exact)[1], weights.down.strips, dtype=torch.int32, device=device),
     )
 
 
@@ -149,9 +149,9 @@ def _down_shape(chunks: int) -> tuple[int, int, int]:
     return warps, count, shares // count
 
 
-def _groups(rows: int) -> tuple[int, int]:
-    """Tiles of 8 rows in a program, and programs that share the rows."""
-    tiles = 1 if rows <= 8 else 2 if rows <= 16 else 4
+def _groups(rows: int, *, exact: bool) -> tuple[int, int]:
+    """Tiles of 8 rows in a program, and programs that share the rows; wide exact ones compile for minutes."""
+    tiles = 1 if exact or rows <= 8 else 2 if rows <= 16 else 4
     return tiles, -(-rows // (8 * tiles))
 
 
@@ -166,7 +166,7 @@ def _read_fused(
 ) -> None:
     streams, hidden = weights.norm.shape
     rows, low, device = block.shape[0], weights.down.rows, block.device
-    tiles, groups = _groups(rows)
+    tiles, groups = _groups(rows, exact=exact)
     warps, count, parts = _down_shape(weights.down.chunks)
     common = {"RT": tiles, "STREAMS": streams, "EXACT": exact, "PDL": pdl, "num_stages": 1, **launch_options(pdl)}
     _triton.down[(weights.down.strips, parts, groups)](

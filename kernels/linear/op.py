@@ -100,7 +100,8 @@ def linear(
             f"linear: out is contiguous float32 {[shape.splits, rows, planes.rows]}, "
             f"found {out.dtype} {list(out.shape)}"
         )
-    tiles = 1 if rows <= 8 else 2 if rows <= 16 else 4
+    # Wide tiles of exact products would take the compiler minutes.
+    tiles = 1 if exact or rows <= 8 else 2 if rows <= 16 else 4
     launch = (-(-planes.strips // shape.warps), shape.splits, -(-rows // (8 * tiles)))
     linear_kernel[launch](
         planes.words.view(torch.uint32),
