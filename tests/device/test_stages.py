@@ -19,7 +19,7 @@ from tests.device.models import ON_CARD, load, open_slot
 PROMPTS = ((3, 8, 1), (5, 9), (2,), (7, 7, 4, 1, 2)) if ON_CARD else ((3,), (5,))
 ROUNDS = 12 if ON_CARD else 2
 DRAFTS = (3, 2, 0, 1) if ON_CARD else (1, 0)
-SPLITS = [((2,), 1), ((2,), 2), ((1, 3), 3), ((1, 2, 3), 4)] if ON_CARD else [((1, 3), 2)]
+SPLITS = [((1,), 1), ((2,), 2), ((3,), 2), ((1, 3), 3), ((1, 2, 3), 4)] if ON_CARD else [((1, 3), 2)]
 
 
 @cache
@@ -55,6 +55,19 @@ def test_groups_in_flight_give_the_bits_of_one_stage(split: tuple[int, ...], gro
     assert [(stage.first_layer, stage.past_layer) for stage in model.stages] == list(
         zip((0, *split), (*split, model.spec.trunk_layers), strict=True)
     )
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs a CUDA card, and a second one")
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("devices", [("cuda:0", "cuda:1"), ("cuda:1", "cuda:0")], ids=str)
+def test_two_cards_give_the_bits_of_one(devices: tuple[str, ...], groups: int) -> None:
+    model = load(
+        "base4", slots=len(PROMPTS), layer_split=(2,), devices=devices, groups=groups, plain=False, ngram_home="vram"
+    )
+    found = conversations()
+    decode(model, [found[number::groups] for number in range(groups)], ROUNDS)
+    assert found == alone()
+    assert [stage.device for stage in model.stages] == list(devices)
 
 
 @pytest.mark.skipif(not ON_CARD, reason="needs a CUDA card")
