@@ -110,7 +110,7 @@ def load(bench: Bench) -> DeviceModel:
     device = torch.device(bench.device)
     source = SyntheticSource(spec.tensors, device)
     pdl = torch.cuda.get_device_capability(device) >= (9, 0)
-    parts = build_stages(Common(spec=spec, plan=plan, pdl=pdl), source, draft=bench.draft)
+    parts = build_stages(Common(spec=spec, plan=plan, pdl=pdl), [source], draft=bench.draft)
     share = None if bench.hit_share >= 1.0 else bench.hit_share
     for store in give_stores(parts, spec, plan, hit_share=share):
         store.fill(source.expert_words())
