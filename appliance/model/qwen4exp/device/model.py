@@ -205,7 +205,7 @@ def _stepped(ticket: Ticket, found: Found, *, drafting: bool) -> tuple[Stepped, 
         stop = first + len(span.tokens)
         drawn = range(0) if ask.next_token is not None else range(stop - span.draft_count - 1, stop)
         first = stop
-        drafts = found.draft_counts[span.slot] if drafting else 0
+        drafts = min(found.draft_counts[span.slot], ask.draft_max) if drafting else 0
         results.append(
             Stepped(
                 slot=span.slot,
