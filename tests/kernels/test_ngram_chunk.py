@@ -1,0 +1,88 @@
+"""The n-gram embedding of prompt chunks against the reference of the whole text, between decode windows too."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+
+from kernels.chunk import Chunk
+from kernels.linear.prompt import Room, room_halves
+from kernels.ngram import prompt as many
+from kernels.ngram.prompt import add_ngrams_chunk
+from tests.kernels.test_ngram_decode import EPS, HIDDEN, RESET, STREAMS, VOCABULARY, Layer, expected
+from tests.kernels.windows import Span
+
+
+def read(
+    layer: Layer, slot: int, start: int, tokens: list[int], x: torch.Tensor, *, parts: torch.Tensor | None = None
+) -> torch.Tensor:
+    """x [rows, streams, hidden] of one chunk after the layer; parts are written with weight 1."""
+    device, w = layer.device, layer.weights
+    found = x.clone().to(device)
+    add_ngrams_chunk(
+        x=found, chunk=Chunk(slot, start, torch.tensor(tokens, dtype=torch.int32, device=device)), table=layer.table,
+        hashing=layer.hashing, weights=w, order=3, state=layer.state,
+        room=Room(room_halves([w.key, w.value], exact=layer.exact), device=device), eps=EPS, exact=layer.exact,
+        parts=None if parts is None else parts.to(device),
+        inject=None if parts is None else torch.ones(len(tokens), STREAMS, device=device),
+    )  # fmt: skip
+    return found.cpu()
+
+
+def text(length: int) -> tuple[list[int], torch.Tensor]:
+    """Tokens, one in three of them the reset token, and streams."""
+    draw, generator = random.Random(length), torch.Generator().manual_seed(length)
+    tokens = [draw.choice((RESET, draw.randrange(VOCABULARY), VOCABULARY - 1)) for _ in range(length)]
+    return tokens, torch.randn(length, STREAMS, HIDDEN, generator=generator)
+
+
+# Rows of chunks; negative: of a decode window.
+PLANS = {"one-row": [1, 1, 2], "odd": [21, 2, 15, 5], "pieces": [40], "with-windows": [-2, 17, -3, 3, -1]}
+
+
+@pytest.mark.parametrize(("exact", "tolerance"), [(True, 2e-5), (False, 2e-2)], ids=["exact", "fp16"])
+@pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
+def test_chunks_equal_the_reference_of_the_text(
+    plan: list[int], exact: bool, tolerance: float, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(many, "PIECE_ROWS", 16)
+    layer = Layer(device, exact=exact)
+    tokens, x = text(sum(abs(count) for count in plan))
+    outs, at = [], 0
+    for count in plan:
+        stop = at + abs(count)
+        if count > 0:
+            outs.append(read(layer, 1, at, tokens[at:stop], x[at:stop]))
+        else:
+            outs.append(layer.run([Span(1, at, -count, -count, tuple(tokens[at:stop]))], x[at:stop], -count)[0])
+        at = stop
+    torch.testing.assert_close(torch.cat(outs).double(), expected(layer, tokens, x), rtol=tolerance, atol=tolerance)
+
+
+def test_writes_the_block_before_first(device: str) -> None:
+    layer = Layer(device)
+    tokens, x = text(7)
+    block = torch.randn(2, 7, HIDDEN, generator=torch.Generator().manual_seed(2))
+    found = read(layer, 0, 0, tokens, x, parts=block)
+    wanted = expected(layer, tokens, x + block.sum(0)[:, None])
+    torch.testing.assert_close(found.double(), wanted, rtol=2e-5, atol=2e-5)
+
+
+def test_other_slots_keep_their_rings(device: str) -> None:
+    layer = Layer(device)
+    before = layer.state.tokens.clone()
+    read(layer, 1, 0, *text(20))
+    assert torch.equal(layer.state.tokens[[0, 2, 3]], before[[0, 2, 3]])
+    assert layer.state.conv[[0, 2, 3]].isnan().all()
+    assert torch.isfinite(layer.state.conv[1]).all()
+
+
+def test_refuses_what_does_not_fit(device: str) -> None:
+    layer = Layer(device)
+    tokens, x = text(4)
+    with pytest.raises(ValueError, match="streams of 16"):
+        read(layer, 0, 0, tokens, x[:, :, :16])
+    with pytest.raises(ValueError, match="x is"):
+        read(layer, 0, 0, tokens[:3], x)
