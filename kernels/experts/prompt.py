@@ -6,6 +6,7 @@ tile is up to `tile_rows` pairs of one expert, and there are as many places for 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -157,23 +158,34 @@ def to_left(x: Tensor) -> Tensor:
     return padded.reshape(rows, -1, 2, 4, 2, 2, 4).permute(0, 1, 6, 2, 4, 3, 5).reshape(rows, -1)  # mj b mr h i
 
 
+@dataclass(frozen=True, slots=True)
+class ExpertPass:
+    """Some of a layer's experts.
+
+    Attributes:
+        table: int64 [experts + 1] of `table_entry`; NONE where the expert has no part in this pass.
+        form: the format bit of those that have.
+    """
+
+    table: Tensor
+    form: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkExperts:
-    """Where a layer's experts are and how they lie.
+    """A layer's experts.
 
     Attributes:
         layout: of the layer.
-        table: int64 [experts + 1] of `table_entry`.
-        anchor: the table's.
+        anchor: of the tables.
         shared: words of the shared expert.
-        forms: format bits that occur in the table: (0,), (0, 1) or (1,).
+        passes: every routed expert once. The next one is asked for when a pass is enqueued.
     """
 
     layout: ExpertLayout
-    table: Tensor
     anchor: Tensor
     shared: Tensor
-    forms: tuple[int, ...] = (0, 1)
+    passes: Iterable[ExpertPass]
 
 
 def run_experts_chunk(
@@ -204,24 +216,25 @@ def run_experts_chunk(
     tiles = sort_pairs(choice, layout=layout, size=tile_rows(rows, layout, exact=exact))
     left = to_left(x)
     inner = torch.empty((rows * layout.used, operand_columns(layout.kind.ff)), dtype=wanted, device=x.device)
-    for form in experts.forms:
-        gate_up_chunk(left, tiles, experts=experts, form=form, out=inner, exact=exact)
-    for form in experts.forms:
-        down_chunk(inner, tiles, experts=experts, form=form, out=out, exact=exact)
+    for one in experts.passes:
+        gate_up_chunk(left, tiles, one, experts=experts, out=inner, exact=exact)
+        down_chunk(inner, tiles, one, experts=experts, out=out, exact=exact)
     _shared(x, choice.weights[:, layout.used], experts=experts, room=room, exact=exact, out=out[:, layout.used])
 
 
-def gate_up_chunk(left: Tensor, tiles: Tiles, *, experts: ChunkExperts, form: int, out: Tensor, exact: bool) -> None:
-    """silu(gate x) * up x of every pair whose expert has the format bit `form`: `out` [pairs, padded ff]."""
-    kind = _kind(experts.layout, form)
+def gate_up_chunk(
+    left: Tensor, tiles: Tiles, one: ExpertPass, *, experts: ChunkExperts, out: Tensor, exact: bool
+) -> None:
+    """silu(gate x) * up x of every pair of the pass, into `out` [pairs, padded ff]."""
+    kind = _kind(experts.layout, one.form)
     strips = 2 * operand_columns(kind.ff) // 32
     gate_up_tiles[(tiles.tile_expert.shape[0] * strips // 4,)](
-        *_places(experts, tiles),
+        *_places(experts, tiles, one),
         tiles.row,
         left,
         out,
         codebook(left.device),
-        FORM=form,
+        FORM=one.form,
         FMT=FORMATS[kind.gate_up].packed,
         BM=tiles.size,
         NCH=operand_columns(kind.hidden) // 128,
@@ -232,19 +245,21 @@ def gate_up_chunk(left: Tensor, tiles: Tiles, *, experts: ChunkExperts, form: in
     )
 
 
-def down_chunk(inner: Tensor, tiles: Tiles, *, experts: ChunkExperts, form: int, out: Tensor, exact: bool) -> None:
-    """The weighted down projections of every pair whose expert has the format bit `form`."""
-    kind = _kind(experts.layout, form)
+def down_chunk(
+    inner: Tensor, tiles: Tiles, one: ExpertPass, *, experts: ChunkExperts, out: Tensor, exact: bool
+) -> None:
+    """The weighted down projections of every pair of the pass."""
+    kind = _kind(experts.layout, one.form)
     strips = -(-kind.hidden // 32)
     down_tiles[(tiles.tile_expert.shape[0] * -(-strips // 4),)](
-        *_places(experts, tiles),
+        *_places(experts, tiles, one),
         tiles.out,
         tiles.share,
         inner,
         out,
         codebook(inner.device),
         kind.hidden,
-        FORM=form,
+        FORM=one.form,
         FMT=FORMATS[kind.down].packed,
         SKIP=kind.gate_up_words,
         BM=tiles.size,
@@ -256,10 +271,10 @@ def down_chunk(inner: Tensor, tiles: Tiles, *, experts: ChunkExperts, form: int,
     )
 
 
-def _places(experts: ChunkExperts, tiles: Tiles) -> tuple[Tensor, ...]:
+def _places(experts: ChunkExperts, tiles: Tiles, one: ExpertPass) -> tuple[Tensor, ...]:
     return (
         experts.anchor.view(torch.uint32),
-        experts.table,
+        one.table,
         tiles.tile_expert,
         tiles.tile_first,
         tiles.first,

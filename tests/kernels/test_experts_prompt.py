@@ -7,6 +7,7 @@ import torch
 
 from kernels.experts.prompt import (
     ChunkExperts,
+    ExpertPass,
     choose_experts,
     run_experts_chunk,
     shared_matrices,
@@ -22,8 +23,8 @@ ON_CARD = torch.cuda.is_available()
 
 def parts_of(layer: Layer) -> ChunkExperts:
     layout = layer.layout
-    forms = (0,) if layout.kind == layout.host_kind else (0, 1)
-    return ChunkExperts(layout=layout, table=layer.table, anchor=layer.anchor, shared=layer.words[-1], forms=forms)
+    passes = [ExpertPass(layer.table, form) for form in ((0,) if layout.kind == layout.host_kind else (0, 1))]
+    return ChunkExperts(layout=layout, anchor=layer.anchor, shared=layer.words[-1], passes=passes)
 
 
 def logits_of(rows: int, experts: int, device: str, *, skew: float = 0.0) -> torch.Tensor:
@@ -95,7 +96,5 @@ def test_refusals_are_sentences() -> None:
     out = torch.zeros(2, 3, 96, dtype=torch.float16)
     with pytest.raises(ValueError, match=r"x is torch.float16 \[2, 96\], found torch.float32 \[2, 96\]"):
         run_experts_chunk(torch.zeros(2, 96), choice, out=out, **common)
-    with pytest.raises(
-        ValueError, match=r"out is contiguous torch.float16 \[2, 3, 96\]"
-    ):
+    with pytest.raises(ValueError, match=r"out is contiguous torch.float16 \[2, 3, 96\]"):
         run_experts_chunk(torch.zeros(2, 96, dtype=torch.float16), choice, out=out[:, 1:], **common)
