@@ -7,7 +7,7 @@ Screen { layout: vertical; }
 #title { height: 1; text-style: bold reverse; padding: 0 1; }
 #body { height: 1fr; padding: 0 1; }
 #help { height: auto; max-height: 3; padding: 0 1; text-style: italic; border-top: ascii $foreground; }
-#plan { height: auto; max-height: 9; padding: 0 1; border-top: ascii $foreground; }
+#plan { height: auto; max-height: 40%; padding: 0 1; border-top: ascii $foreground; }
 #change { height: auto; }
 .row { height: 1; }
 .row Label { width: 24; }

@@ -58,6 +58,7 @@ class Boundary(Static, Helped, can_focus=True):
         super().__init__(id="boundary", markup=False)
         self.split, self.count, self.picked = list(split), layers, 0
         self.cards = tuple(cards)
+        self._told: tuple[str, ...] = ("",) * len(self.cards)
         self.help_words = question("cards.layer_split").help() + " Left and right move it, up and down pick another."
 
     def on_mount(self) -> None:
@@ -65,14 +66,19 @@ class Boundary(Static, Helped, can_focus=True):
         self.update(self.drawn())
 
     def drawn(self) -> str:
-        """The layers of each card, and a bar with `|` at each boundary, `#` at the one at hand."""
+        """The layers of each card a line, and a bar with `|` at each boundary, `#` at the one at hand."""
         bounds = [0, *self.split, self.count]
-        says = "   ".join(
-            f"card {card.index}: layers {first} to {last - 1}"
-            for card, (first, last) in zip(self.cards, itertools.pairwise(bounds), strict=True)
+        says = "\n".join(
+            f"card {card.index}: layers {first} to {last - 1}{told}"
+            for card, (first, last), told in zip(self.cards, itertools.pairwise(bounds), self._told, strict=True)
         )
         marks = {layer: "#" if n == self.picked else "|" for n, layer in enumerate(self.split)}
         return says + "\n" + "".join(marks.get(layer, "") + "-" for layer in range(self.count))
+
+    def tell(self, words: Sequence[str]) -> None:
+        """Shows some words after each card's layers."""
+        self._told = tuple(words)
+        self.update(self.drawn())
 
     def action_move(self, step: int) -> None:
         """Moves the boundary at hand; every card keeps a layer."""

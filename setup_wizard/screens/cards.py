@@ -45,6 +45,18 @@ class CardsStep(Step):
         judged = self.setup.judged
         return () if judged is None or judged.placement is None else judged.placement.stages
 
+    def show_plan(self) -> None:
+        """The plan, and each card's part of a window beside its layers."""
+        super().show_plan()
+        plan = self.setup.judged.plan if self.setup.judged is not None else None
+        for boundary in self.query(Boundary):
+            if plan is not None and plan.cards == boundary.cards:
+                boundary.tell(
+                    [f", {1000 * time.window_s:.1f} ms a window, idle {time.idle:.0%}" for time in plan.times]
+                )
+            else:
+                boundary.tell([""] * len(boundary.cards))
+
     def on_choice_chosen(self, event: Choice.Chosen) -> None:
         """Takes the cards; the layers are then the planner's until they are moved."""
         self.setup.answer(Answer("cards.layer_split", None), Answer("cards.devices", event.choice.value))
