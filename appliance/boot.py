@@ -60,7 +60,10 @@ async def _run(examined: Examined) -> ExitCode:
     url = urls(listener)
     say("listening", api=f"{url}/v1", ready=f"{url}/ready", keys=config.keys_file is not None, open=config.open)
     threading.Thread(target=loading.run, args=(service,), name="engine", daemon=True).start()
-    return await service.run()
+    code = await service.run()
+    if code is ExitCode.OK:
+        loading.remember()
+    return code
 
 
 def _tell(examined: Examined) -> None:

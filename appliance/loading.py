@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import importlib
 import os
+import tempfile
 import time
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from appliance.backend import ApplianceBackend
+from appliance.engine import kernel_cache
 from appliance.engine.config import EngineConfig
 from appliance.errors import ApplianceError, ExitCode
 from appliance.examine import Examined
 from appliance.log import say, warn
 from appliance.memory import private_bytes
+from appliance.model.plan import LoadPlan
 from appliance.placement import Placement
 from appliance.rig.size import format_size
 from appliance.server.backend import TextStack
@@ -24,6 +29,8 @@ from appliance.text.tokenizer import Tokenizer
 
 # On a card the first window of its size compiles kernels, which takes minutes where none are cached.
 WATCHDOG_S, CARD_WATCHDOG_S = 60.0, 900.0
+# A part that differs by less from its plan is not named.
+_WORTH_SAYING_BYTES = 1 << 20
 TEXT_PERCENT, WEIGHTS_PERCENT, TEST_PERCENT = 2, 5, 95
 
 
@@ -51,6 +58,7 @@ class Loading:
         self._backend = backend
         self._loop = loop
         self._engine: Any = None
+        self._report: Any = None
 
     def run(self, service: Service) -> None:
         """Loads, tests and runs the engine until it stops; what fails ends the process with its exit code."""
@@ -73,6 +81,11 @@ class Loading:
         if self._engine is not None:
             self._engine.drain(deadline_s)
 
+    def remember(self) -> None:
+        """Saves what the run learned, once it has ended well."""
+        if self._report is not None:
+            self._report.remember()
+
     def _serve(self) -> None:
         examined, backend = self._examined, self._backend
         began = time.monotonic()
@@ -87,6 +100,8 @@ class Loading:
         model = load_model(
             examined, lambda stage, percent: backend.advance(stage, round(WEIGHTS_PERCENT + percent * share))
         )
+        if examined.device.cards:
+            self._report = model.report
         backend.advance("testing the model", TEST_PERCENT)
         self._engine = engine = engine_type(model, engine_config(examined), on_fault=backend.fail)
 
@@ -95,7 +110,8 @@ class Loading:
             measured, planned = private_bytes() - before, examined.placement.model_bytes
             more = format_size(measured - planned)
             say("memory", planned=format_size(planned), measured=format_size(measured), more=more)
-            _say_cards(examined.placement)
+            if self._report is not None:
+                _say_cards(examined.placement, self._report.held())
             say("ready", seconds=time.monotonic() - began, model=backend.model().id, device=backend.readiness().device)
 
         engine.run(self._loop, ready=ready)
@@ -120,12 +136,32 @@ def load_model(examined: Examined, progress: Callable[[str, int], None]) -> Any:
     """
     module, _, name = examined.architecture.model.partition(":")
     load = getattr(importlib.import_module(module), name)
-    return load(examined.spec, plan=examined.placement.load_plan(), progress=progress)
+    return load(examined.spec, plan=_load_plan(examined), progress=progress)
 
 
-def _say_cards(placement: Placement) -> None:
-    """Each card's memory as planned and as allocated, both without CUDA's own."""
+def _load_plan(examined: Examined) -> LoadPlan:
+    """The placement's plan, and what the rig says of experts on cards."""
+    plan = examined.placement.load_plan()
+    if not examined.device.cards:
+        return plan
+    experts, spec = examined.loaded.rig.experts, examined.spec
+    if experts.profile == "auto":
+        # Compiled kernels are the other thing that a restart is to find again.
+        folder = Path(os.environ.get(kernel_cache.VARIABLE) or tempfile.gettempdir())
+        name = "".join(one if one.isalnum() else "-" for one in spec.name)
+        profile = folder / f"routing-{name:.60}-{spec.trunk_layers}x{spec.experts}.npy"
+    else:
+        profile = examined.loaded.resolve(experts.profile)
+    return dataclasses.replace(plan, adapt_every=experts.adapt_every, profile=str(profile))
+
+
+def _say_cards(placement: Placement, held: Sequence[Mapping[str, int]]) -> None:
+    """Each card's memory as planned and as allocated, both without CUDA's own, and the parts that differ."""
     for number, stage in enumerate(placement.stages):
+        for item in stage.items:
+            differs = held[number].get(item.name, item.size_bytes) - item.size_bytes
+            if abs(differs) > _WORTH_SAYING_BYTES:
+                say("card part", card=stage.card.index, part=item.name, more=format_size(differs))
         planned = stage.used_bytes - stage.size("card: runtime")
         measured = importlib.import_module("torch").cuda.memory_allocated(number)
         more = format_size(measured - planned)

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable
 
 from appliance.engine.handle import CacheStatus, DraftCounts, EngineStatus, QueueStatus, SlotStatus, TimingStatus
+from appliance.model.expert_status import ExpertStatus
 from appliance.model.stage_status import StageStatus
 from appliance.scheduler.planner import totals
 from appliance.scheduler.scheduler import Scheduler
@@ -18,9 +19,15 @@ _RATE_SPAN_S = 60.0
 class Board:
     """Totals since start; written by the engine's thread."""
 
-    def __init__(self, *, stages: Callable[[], tuple[StageStatus, ...]] = tuple) -> None:
-        """Nothing happened yet; `stages` of a model that has any."""
+    def __init__(
+        self,
+        *,
+        stages: Callable[[], tuple[StageStatus, ...]] = tuple,
+        experts: Callable[[], ExpertStatus | None] = lambda: None,
+    ) -> None:
+        """Nothing happened yet; `stages` and `experts` of a model that has any."""
         self._stages = stages
+        self._experts = experts
         self._windows = 0
         self._forward_s = 0.0
         self._draft_s = 0.0
@@ -59,6 +66,7 @@ class Board:
                 page_tokens=scheduler.pages.page_tokens,
                 pages_total=scheduler.pages.total,
                 pages_used=scheduler.pages.used,
+                experts=self._experts(),
             ),
             timings=TimingStatus(
                 windows=self._windows,

@@ -16,7 +16,7 @@ from appliance.engine.pipelined import FlyingStepper, PipelinedLoop
 from appliance.engine.selftest import check_model
 from appliance.engine.steps import stepper_of
 from appliance.engine.watchdog import Watchdog
-from appliance.model.interface import LoadedModel, StagedModel, StepModel
+from appliance.model.interface import CardModel, LoadedModel, StagedModel, StepModel
 from appliance.scheduler.pages import PagePool
 from appliance.scheduler.queue import RequestQueue
 from appliance.scheduler.scheduler import Scheduler
@@ -48,7 +48,7 @@ class Engine:
         queue = RequestQueue(config.queue_limit, slots=config.slots)
         limits = config.limits(vocabulary=model.vocabulary, can_draft=model.can_draft)
         scheduler = Scheduler(limits, queue=queue, pages=PagePool(config.pages, page_tokens=config.page_tokens))
-        board = Board(stages=lambda: model.stages) if isinstance(model, StagedModel) else Board()
+        board = _board_of(model)
         self._delivery = Delivery(
             config,
             vocabulary=model.vocabulary,
@@ -111,15 +111,26 @@ class Engine:
         self._loop.drain(deadline_s)
         self._delivery.end_in(deadline_s + _LATE_S)
 
+    def end(self) -> None:
+        """`stop` that does not wait: `run` returns after the current window; any thread."""
+        self._loop.stop()
+        self._delivery.close("the engine has stopped")
+
     def stop(self) -> None:
         """Ends every stream (CANCELLED) and the thread; from any other thread, safe to repeat and after a fault.
 
         Blocks for the rest of the current window, for ten seconds at most.
         """
-        self._loop.stop()
-        self._delivery.close("the engine has stopped")
+        self.end()
         if self._thread.is_alive():
             self._thread.join(_STOP_TIMEOUT_S)
+
+
+def _board_of(model: LoadedModel) -> Board:
+    return Board(
+        stages=(lambda: model.stages) if isinstance(model, StagedModel) else tuple,
+        experts=model.report.experts if isinstance(model, CardModel) else (lambda: None),
+    )
 
 
 def _loop_of(

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Protocol
 
+from appliance.model.expert_status import ExpertStatus
 from appliance.model.stage_status import StageStatus
 from appliance.scheduler.request import (
     Event,
@@ -25,6 +26,7 @@ __all__ = [
     "EngineHandle",
     "EngineStatus",
     "Event",
+    "ExpertStatus",
     "FinishReason",
     "Finished",
     "GenerationRequest",
@@ -75,11 +77,12 @@ class QueueStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheStatus:
-    """KV pages."""
+    """KV pages, and on cards the routed experts."""
 
     page_tokens: int
     pages_total: int
     pages_used: int
+    experts: ExpertStatus | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

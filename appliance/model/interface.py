@@ -8,6 +8,7 @@ from typing import Protocol, runtime_checkable
 
 import torch
 
+from appliance.model.expert_status import ExpertStatus
 from appliance.model.host_gaps import HostGaps
 from appliance.model.stage_status import StageStatus
 from appliance.model.window import Commit, Draft, Window
@@ -183,3 +184,26 @@ class StagedModel(StepModel, Protocol):
     def collect(self, ticket: Ticket) -> tuple[Stepped, ...]:
         """The second half: waits for the window, and returns what `step` would."""
         ...
+
+
+class CardReport(Protocol):
+    """What a model on cards can say of itself."""
+
+    def experts(self) -> ExpertStatus:
+        """How the routed experts lie, and how often they were where they were wanted."""
+        ...
+
+    def remember(self) -> None:
+        """Saves what was learned of the routing, if there is a file for it; any thread, once no window runs."""
+        ...
+
+    def held(self) -> list[dict[str, int]]:
+        """Bytes on the card of each stage by part, in the words of the placement's items."""
+        ...
+
+
+@runtime_checkable
+class CardModel(LoadedModel, Protocol):
+    """A model on cards."""
+
+    report: CardReport

@@ -70,10 +70,11 @@ class ExpertsTable(Table):
     )
     profile: Text = key(
         "auto",
-        "File with a learned routing profile, saved on clean exit.",
+        'File with a learned routing profile, saved on clean exit; "auto": beside the compiled kernels.',
         allowed='"auto" or a path',
         example='"/config/routing.profile"',
         only=("auto",),
+        on_card=(),
     )
     adapt_every: Annotated[int, Field(ge=0, le=1_000_000)] = key(
         4,
@@ -81,5 +82,5 @@ class ExpertsTable(Table):
         allowed="0 to 1000000",
         example="0",
         only=(4,),
-        on_card=(0, 4),
+        on_card=(),
     )

@@ -35,6 +35,7 @@ class StatusCollector(Collector):
         yield from _counters(name, status)
         yield from _draft_counters(name, status)
         yield from _stages(name, status)
+        yield from _experts(name, status)
 
 
 def _gauges(name: str, status: EngineStatus) -> Iterable[Metric]:
@@ -125,6 +126,23 @@ def _stages(name: str, status: EngineStatus) -> Iterable[Metric]:
         if stage.route:
             route.add_metric([*key, stage.route], 1.0)
     yield route
+
+
+def _experts(name: str, status: EngineStatus) -> Iterable[Metric]:
+    """Routed experts on cards and in RAM; nothing on the CPU."""
+    experts = status.cache.experts
+    if experts is None:
+        return
+    shares = [("strata:experts_on_card_ratio", "share of the routed experts that the cards hold", experts.on_card)]
+    if experts.hits is not None:
+        shares.append(("strata:expert_hit_ratio", "share of routed rows whose expert was on its card", experts.hits))
+    for key, text, value in shares:
+        family = GaugeMetricFamily(key, text, labels=LABELS)
+        family.add_metric([name], value)
+        yield family
+    swaps = CounterMetricFamily("strata:expert_swaps", "experts that came onto a card for others", labels=LABELS)
+    swaps.add_metric([name], float(experts.swaps))
+    yield swaps
 
 
 class Metrics:

@@ -13,6 +13,7 @@ from appliance.engine.handle import (
     DraftCounts,
     EngineStatus,
     Event,
+    ExpertStatus,
     Finished,
     FinishReason,
     GenerationRequest,
@@ -170,6 +171,7 @@ class FakeEngine:
     draining: bool = False
     last_fault: str | None = None
     stages: tuple[StageStatus, ...] = ()
+    experts: ExpertStatus | None = None
     windows: int = 0
     requests: list[GenerationRequest] = field(default_factory=list)
     cancels: list[str] = field(default_factory=list)
@@ -249,7 +251,7 @@ class FakeEngine:
         return EngineStatus(
             slots=slots,
             queue=QueueStatus(waiting=len(self.waiting), limit=self.queue_limit, oldest_wait_s=0.0),
-            cache=CacheStatus(page_tokens=64, pages_total=256, pages_used=4 * len(self.running)),
+            cache=CacheStatus(page_tokens=64, pages_total=256, pages_used=4 * len(self.running), experts=self.experts),
             timings=TimingStatus(
                 windows=self.windows,
                 prompt_tokens=7,

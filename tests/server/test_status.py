@@ -9,8 +9,9 @@ import subprocess
 import sys
 
 import httpx
+import pytest
 
-from appliance.engine.handle import StageStatus
+from appliance.engine.handle import ExpertStatus, StageStatus
 from appliance.server.backend import Readiness
 from tests.builders.fake_engine import FakeEngine, endless, hold
 from tests.builders.live_server import FakeBackend, ids, live
@@ -109,6 +110,39 @@ def test_several_cards_show_milliseconds_idle_share_and_the_way_between_them():
     ):
         assert line in text
     assert text.count("strata:stage_route{") == 1
+
+
+@pytest.mark.parametrize(
+    ("experts", "shown", "lines"),
+    [
+        (None, None, []),
+        (
+            ExpertStatus(on_card=0.5, hits=None, swaps=0),
+            {"on_card": 0.5, "hits": None, "swaps": 0},
+            ["strata:experts_on_card_ratio", "strata:expert_swaps_total"],
+        ),
+        (
+            ExpertStatus(on_card=0.25, hits=0.75, swaps=12),
+            {"on_card": 0.25, "hits": 0.75, "swaps": 12},
+            [
+                'strata:experts_on_card_ratio{model_name="strata-tiny"} 0.25',
+                'strata:expert_hit_ratio{model_name="strata-tiny"} 0.75',
+                'strata:expert_swaps_total{model_name="strata-tiny"} 12.0',
+            ],
+        ),
+    ],
+    ids=["cpu", "before-the-first-look", "swapping"],
+)
+def test_experts_on_cards_show_hits_and_swaps(
+    experts: ExpertStatus | None, shown: dict[str, float | None] | None, lines: list[str]
+):
+    chat = Chat()
+    chat.engine.experts = experts
+    with chat.client() as client:
+        assert client.get("/v1/status").json()["cache"]["experts"] == shown
+        text = client.get("/metrics").text
+    assert all(line in text for line in lines)
+    assert text.count("# HELP strata:expert") == len(lines)
 
 
 def test_a_card_that_did_nothing_yet_has_no_share():

@@ -13,6 +13,7 @@ from appliance.model.plan import LoadPlan
 from appliance.model.qwen4exp.device.host_verdict import HostVerdict
 from appliance.model.qwen4exp.device.loading import LoadedStages, load_stages
 from appliance.model.qwen4exp.device.pipeline import Launcher, StepShape
+from appliance.model.qwen4exp.device.report import Report
 from appliance.model.qwen4exp.device.results import Found
 from appliance.model.qwen4exp.device.state import Slots
 from appliance.model.qwen4exp.device.tables import bucket_of
@@ -33,6 +34,7 @@ class DeviceModel:
         self.spec, self.plan, self.parts = spec, plan, parts
         self.slots = Slots(plan)
         self.launcher = Launcher(parts, plan)
+        self.report = Report(plan, parts, self.launcher)
         self._kinds = [GREEDY] * plan.slots
         self._window: Window | None = None
         self._flying: dict[int, StepShape] = {}
