@@ -26,13 +26,16 @@ from appliance.bench.synthetic import SyntheticShape
 from appliance.card_sizing import CardAsk, card_sizes
 from appliance.gguf.reader import open_set
 from appliance.model.plan import LoadPlan
+from appliance.model.qwen4exp.device.experts import expert_rows, expert_stretches, expert_tensors, pack_experts
 from appliance.model.qwen4exp.device.held import held_bytes
 from appliance.model.qwen4exp.device.loading import LoadedStages, load_stages
 from appliance.model.qwen4exp.device.pipeline import Launcher, StepShape
+from appliance.model.qwen4exp.device.source import FileSource
 from appliance.model.qwen4exp.device.work import Draws
 from appliance.model.qwen4exp.device_footprint import expert_bytes
 from appliance.model.qwen4exp.spec import ModelSpec, read_spec
 from appliance.model.qwen4exp.stage_footprint import model_bytes
+from appliance.model.qwen4exp.tensors import raw_bytes
 from tests.bench.real_file import drop_cached, write_real_file
 
 _READERS = 8
@@ -89,6 +92,31 @@ def link_rate(device: torch.device) -> float:
         torch.cuda.synchronize(device)
         best = max(best, held.numel() / (time.monotonic() - began) / 1e9)
     return best
+
+
+def pack_rate(parts: LoadedStages, spec: ModelSpec) -> str:
+    """What packing alone takes: stored GB/s on the card and at the host that launches it."""
+    stage = parts.stages[0]
+    source, store = stage.source, stage.store
+    assert store is not None
+    assert isinstance(source, FileSource)
+    names = expert_tensors(source, "blk.0")
+    stretches = expert_stretches(source, names, spec, first=0)
+    raw = [raw_bytes(one.info)[one.first_row : one.first_row + one.rows].cuda() for one in stretches]
+    rows = expert_rows(source, names, spec, iter(raw))
+    layout = store.layers[0].experts.layout
+    words = []
+    for kind in (layout.kind, layout.host_kind):
+        pack_experts(rows, kind=kind)
+        torch.cuda.synchronize()
+        began = time.monotonic()
+        for _ in range(8):
+            pack_experts(rows, kind=kind)
+        launched = time.monotonic() - began
+        torch.cuda.synchronize()
+        size = 8 * sum(one.nbytes for one in raw) / 1e9
+        words.append(f"{kind.gate_up}: {size / (time.monotonic() - began):.1f} (host {size / launched:.1f})")
+    return ", ".join(words)
 
 
 def cached_share(path: Path) -> float:
@@ -162,8 +190,7 @@ def timed(what: str, load: Callable[[Steps], LoadedStages], *, size: int) -> Loa
 def close(parts: LoadedStages) -> None:
     """Gives pinned memory back."""
     for stage in parts.stages:
-        assert stage.store is not None
-        stage.store.close()
+        stage.close()
 
 
 def measure(path: Path, *, hits: float, captured: Sequence[int], cold: bool) -> None:
@@ -191,6 +218,7 @@ def measure(path: Path, *, hits: float, captured: Sequence[int], cold: bool) -> 
     torch.cuda.reset_peak_memory_stats()
     parts = timed("warm", load, size=size)
     launcher = Launcher(parts, plan)
+    print(f"packing alone, GB/s of stored bytes: {pack_rate(parts, spec)}")
     print_memory(parts, launcher, spec, plan, when="loaded")
     for rows in captured:
         began = time.monotonic()

@@ -180,8 +180,7 @@ class DeviceModel:
     def close(self) -> None:
         """Gives pinned memory back; no window may run any more."""
         for stage in self.parts.stages:
-            if stage.store is not None:
-                stage.store.close()
+            stage.close()
 
     def _give_pages(self, slot: int, pages: tuple[int, ...]) -> None:
         for stage in self.parts.stages:

@@ -43,6 +43,10 @@ class Source(Protocol):
         """A table's stored rows, uint8 [rows, row bytes], on the device or in memory of the host that it reads."""
         ...
 
+    def release(self) -> None:
+        """Gives back the host's memory that tables lie in; nothing may read it any more."""
+        ...
+
 
 class FileSource:
     """Tensors of a file."""
@@ -103,3 +107,7 @@ class FileSource:
         if on_device:
             return self._staging.raw(info).clone()
         return self._staging.host(info)
+
+    def release(self) -> None:
+        """See `Source`."""
+        self._staging.release()

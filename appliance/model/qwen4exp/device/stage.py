@@ -128,12 +128,7 @@ class Stage:
         return self.store
 
     def follow_routing(self, heat: NDArray[np.float32], *, every: int) -> None:
-        """From now on experts change their homes as they are used.
-
-        Args:
-            heat: float32 [layers, experts], what is known of the routing.
-            every: windows between two looks.
-        """
+        """From now on experts change their homes; `heat`: float32 [layers, experts], what is known of the routing."""
         assert self.store is not None
         beside = SideStream(self.device) if self.device.type == "cuda" else AtOnce()
         self.swapper = Swapper(self.store, Heat(heat, every=every), every=every, beside=beside, device=self.device)
@@ -143,6 +138,12 @@ class Stage:
         if self.swapper is not None:
             with self.on():
                 self.swapper.between()
+
+    def close(self) -> None:
+        """Gives pinned memory back; no window may run any more."""
+        if self.store is not None:
+            self.store.close()
+        self.source.release()
 
     def bucket(self, rows: int) -> tuple[Tables, Run]:
         """Row tables and buffers of a bucket; the same at every call."""

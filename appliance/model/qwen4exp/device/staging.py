@@ -57,6 +57,7 @@ class Staging:
         self._expected: dict[str, TensorInfo] = {}
         self._coming: dict[str, _Coming] = {}
         self._ahead = 0
+        self._blocks: list[HostBlock] = []
 
     def expect(self, infos: Iterable[TensorInfo]) -> None:
         """Says which whole tensors will be asked for from now on, about in this order, so that they are read ahead."""
@@ -102,6 +103,7 @@ class Staging:
         if self._readers is None:
             return raw_bytes(info)
         block = HostBlock(info.byte_count, cuda=True)
+        self._blocks.append(block)
         self._readers.fill(info.part, info.offset, block.bytes)
         block.register()
         return block.bytes.view(-1, info.row_bytes)
@@ -127,6 +129,11 @@ class Staging:
         """Ends the threads; what was brought stays."""
         if self._readers is not None:
             self._readers.close()
+
+    def release(self) -> None:
+        """Gives back the host's memory of `host`; nothing may read it any more."""
+        for block in self._blocks:
+            block.release()
 
     def _send(self, stretch: Stretch) -> _Coming:
         assert self._readers is not None
