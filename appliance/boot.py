@@ -15,11 +15,11 @@ from appliance.commands import override_flags, require_keys
 from appliance.engine.kernel_cache import settle
 from appliance.errors import ExitCode
 from appliance.examine import Examined, examine, look
-from appliance.first_rig import load_or_write
+from appliance.first_rig import ask_first, load_or_write
 from appliance.loading import Loading
 from appliance.log import say, start_log, warn
 from appliance.rig.load import LoadedRig
-from appliance.rig.paths import find_rig
+from appliance.rig.paths import find_rig, in_image
 from appliance.rig.size import format_size
 from appliance.server.app import create_app
 from appliance.server.backend import ServerConfig
@@ -34,7 +34,11 @@ def serve(arguments: argparse.Namespace) -> ExitCode:
     """
     start_log()
     say("start", version=__version__, pid=os.getpid())
-    loaded = load_or_write(find_rig(arguments.rig, os.environ), flags=override_flags(arguments))
+    found = find_rig(arguments.rig, os.environ)
+    left = ask_first(found, image=in_image(), terminal=sys.stdin.isatty() and sys.stdout.isatty())
+    if left is not None:
+        return left
+    loaded = load_or_write(found, flags=override_flags(arguments))
     require_keys(loaded)
     examined = examine(loaded, look(loaded))
     _tell(examined)

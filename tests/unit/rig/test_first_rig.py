@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from appliance import first_rig
-from appliance.errors import RigError
-from appliance.first_rig import load_or_write
+from appliance.errors import ExitCode, RigError
+from appliance.first_rig import ask_first, load_or_write
 from appliance.rig.paths import RigPath
 from tests.builders.machines import machine
 
@@ -49,3 +50,48 @@ def test_a_named_path_is_never_written(tmp_path: Path) -> None:
     with pytest.raises(RigError, match="no rig here"):
         load_or_write(RigPath(tmp_path / "rig.toml", given=True), environment={})
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("image", "terminal", "given", "asked"),
+    [
+        pytest.param(True, True, False, True, id="in the image, in a terminal"),
+        pytest.param(True, False, False, False, id="CFG-14 no terminal"),
+        pytest.param(False, True, False, False, id="on the host the planner writes"),
+        pytest.param(True, True, True, False, id="CFG-05 a rig that was named must be there"),
+    ],
+)
+def test_the_wizard_asks_only_in_the_image_and_in_a_terminal(
+    tmp_path: Path, image: bool, terminal: bool, given: bool, asked: bool
+) -> None:
+    calls: list[Sequence[str]] = []
+
+    def run(words: Sequence[str]) -> int:
+        calls.append(words)
+        return 0
+
+    found = RigPath(tmp_path / "rig.toml", given=given)
+    left = ask_first(found, image=image, terminal=terminal, run=run)
+    assert [call[1:] for call in calls] == [["-m", "setup_wizard", "--rig", str(found.path)]] * asked
+    assert left == (ExitCode.OK if asked else None)
+
+
+@pytest.mark.parametrize(
+    ("code", "writes", "left"),
+    [
+        pytest.param(0, True, None, id="written: it is served"),
+        pytest.param(0, False, ExitCode.OK, id="left"),
+        pytest.param(2, False, None, id="nobody at the terminal: the planner writes"),
+        pytest.param(70, False, ExitCode.FAULT, id="a fault of the screens"),
+        pytest.param(130, False, ExitCode.OK, id="ended by a signal"),
+    ],
+)
+def test_what_follows_the_wizard(tmp_path: Path, code: int, writes: bool, left: ExitCode | None) -> None:
+    found = RigPath(tmp_path / "rig.toml", given=False)
+
+    def run(words: Sequence[str]) -> int:
+        if writes:
+            found.path.write_text("schema = 1\n")
+        return code
+
+    assert ask_first(found, image=True, terminal=True, run=run) == left
