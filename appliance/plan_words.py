@@ -10,9 +10,11 @@ from appliance.cost import USERS
 from appliance.examine import Examined
 from appliance.placed import Item, StagePlan
 from appliance.placed_speed import StageTime
-from appliance.planning.plan import PlanView, view_of
-from appliance.rig.recorded import with_recorded
+from appliance.planning.from_rig import placed_view
+from appliance.planning.measured import stale, standing, subject_of
+from appliance.planning.plan import PlanView
 from appliance.rig.size import format_size
+from appliance.window_cost import Span
 
 
 def plan_object(examined: Examined) -> dict[str, Any]:
@@ -76,6 +78,8 @@ def plan_lines(examined: Examined) -> Iterator[str]:
     if seen is not None and seen.speed is not None:
         yield ""
         yield from speed_lines(seen)
+    if not placement.stages:
+        yield from cpu_lines(examined)
     for sentence in (*placement.notes, *examined.differences):
         yield f"note: {sentence}"
 
@@ -84,12 +88,32 @@ def speed_lines(seen: PlanView) -> Iterator[str]:
     """Expected hits, speeds, and each card's part of a window."""
     assert seen.speed is not None
     speed = seen.speed
-    users = ", ".join(f"{n}: {s.least:,.0f}-{s.most:,.0f}" for n, s in zip(USERS, speed.users, strict=True))
-    yield f"hits {speed.hits.least:.0%}-{speed.hits.most:.0%}; tokens a second for users {users};"
-    yield f"  prompts {speed.prompt.least:,.0f}-{speed.prompt.most:,.0f} ({seen.source})"
+    users = ", ".join(f"{n}: {_range(span)}" for n, span in zip(USERS, speed.users, strict=True))
+    yield f"hits {_range(speed.hits, '.0%')}; tokens a second for users {users};"
+    yield f"  prompts {_range(speed.prompt)} ({seen.source})"
     if len(seen.cards) > 1 and seen.placement is not None:
         stages = zip(seen.placement.stages, seen.times, strict=True)
         yield "a window of four users: " + ", ".join(stage_words(stage, time) for stage, time in stages)
+
+
+def _range(span: Span, form: str = ",.0f") -> str:
+    """A range, or the number that was measured."""
+    least, most = format(span.least, form), format(span.most, form)
+    return least if least == most else f"{least}-{most}"
+
+
+def cpu_lines(examined: Examined) -> Iterator[str]:
+    """Recorded speeds on the CPU, for which there are no estimates."""
+    loaded, bench = examined.loaded, examined.loaded.rig.machine.bench
+    subject = subject_of(loaded, examined.machine, examined.spec, examined.placement)
+    if standing(bench, subject) is None:
+        left_out = stale(bench, subject)
+        yield from [f"note: {left_out}"] if left_out else []
+        return
+    rates = {count: getattr(bench, f"users_{count}") for count in USERS}
+    users = ", ".join(f"{count}: {rate:,.0f}" for count, rate in rates.items() if rate is not None)
+    prompts = "" if bench.prompt is None else f"; prompts {bench.prompt:,.0f}"
+    yield f"tokens a second for users {users}{prompts} (measured)"
 
 
 def stage_words(stage: StagePlan, time: StageTime) -> str:
@@ -111,6 +135,4 @@ def _view(examined: Examined) -> PlanView | None:
     """Speeds, where cards compute."""
     if not examined.placement.stages:
         return None
-    rig = examined.loaded.rig
-    machine = with_recorded(examined.machine, rig.machine)
-    return view_of(machine, examined.spec, examined.placement, bench=rig.machine.bench)
+    return placed_view(examined.loaded, examined.machine, examined.spec, examined.placement)

@@ -1,86 +1,175 @@
-"""`strata bench`: speeds of windows on a card, with the bytes and the limit they are to be read beside."""
+"""`strata bench`: what a model reaches here, with the bytes and the limit it is to be read beside."""
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
+import os
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from appliance.bench.options import add_options, settle
 from appliance.errors import ExitCode, MachineError, UsageError
 
 if TYPE_CHECKING:
-    from appliance.bench.windows import WindowTime
+    from appliance.bench.clients import PromptTime
+    from appliance.bench.rig_bench import Line, RigFound
+    from appliance.bench.windows import Bench
+    from appliance.examine import Examined
+    from appliance.rig.load import LoadedRig
 
-
-def add_options(command: argparse.ArgumentParser) -> None:
-    """The command line of `strata bench`."""
-    command.add_argument(
-        "--synthetic", metavar="SHAPE", default="real", help="random weights of a shape: real, or real:LAYERS"
-    )
-    command.add_argument("--rows", type=int, nargs="+", default=[1, 2, 4, 8, 16], help="rows of the windows, up to 40")
-    command.add_argument("--context", type=int, default=8192, help="tokens before the window")
-    command.add_argument("--hits", type=float, default=1.0, help="share of the routed experts on the card, 0 to 1")
-    command.add_argument("--drafts", action="store_true", help="with the draft layer, and windows with drafts")
-    command.add_argument("--kv", choices=("bf16", "int8", "f32"), default="bf16", help="storage of keys and values")
-    command.add_argument("--plain", action="store_true", help="every launch by itself, without graphs")
-    command.add_argument("--json", action="store_true", help="as JSON")
+__all__ = ["add_options", "bench"]
 
 
 def bench(arguments: argparse.Namespace) -> ExitCode:
-    """Prints the table.
+    """Prints the tables.
 
     Raises:
-        UsageError: a shape, rows or a share that cannot be.
-        MachineError: no card.
+        UsageError: options that cannot be, or do not belong together.
+        MachineError: no card where one is needed.
+        ApplianceError: what the rig, its model or the engine met.
     """
-    import torch
-
-    from appliance.bench import windows
-    from appliance.bench.synthetic import WORDS, parse_shape
-
-    shape = parse_shape(arguments.synthetic)
-    if not all(1 <= rows <= 40 for rows in arguments.rows):
-        raise UsageError(f"--rows {arguments.rows}: windows have 1 to 40 rows")
-    if not 0.0 <= arguments.hits <= 1.0:
-        raise UsageError(f"--hits {arguments.hits}: a share is from 0 to 1")
-    if not torch.cuda.is_available():
-        raise MachineError("strata bench times windows on a card, and torch sees none", hint="run it where the card is")
-    asked = windows.Bench(
-        shape=shape,
-        rows=arguments.rows,
-        context=arguments.context,
-        hit_share=arguments.hits,
-        draft=arguments.drafts,
-        kv_type=arguments.kv,
-        plain=arguments.plain,
-    )
-    device = torch.device(asked.device)
-    gbps = windows.measured_bandwidth(device)
-    model = windows.load(asked)
-    words = WORDS.format(layers=shape.layers, experts=512, gate_up=shape.gate_up, down=shape.down)
-    card = torch.cuda.get_device_name(device)
-    used = torch.cuda.memory_allocated(device) / 2**30
-    print(f"{words}\n{card}, {gbps:.0f} GB/s read in this run, {used:.1f} GiB in use", file=sys.stderr, flush=True)
-    share = f"{asked.hit_share:.0%} of the experts on the card"
-    print(f"context {asked.context}, {share}, {asked.kv_type} keys and values", file=sys.stderr)
-    lines = []
-    if not arguments.json:
-        print("rows seqs drafts   ms/window  on card   tok/s     GB   GB/s  limit ms  share of limit", flush=True)
-    for line in windows.time_windows(model, asked, gbps=gbps):
-        lines.append(line)
-        if not arguments.json:
-            _print_line(line)
-    if arguments.json:
-        print(json.dumps({"card": card, "gbps": gbps, "what": words, "windows": windows.as_json(lines)}, indent=2))
-    model.close()
+    settle(arguments)
+    if arguments.synthetic is not None:
+        _synthetic(arguments)
+    else:
+        _rig(arguments)
     return ExitCode.OK
 
 
-def _print_line(line: WindowTime) -> None:
-    print(
-        f"{line.rows:4d} {line.sequences:4d} {line.drafts:6d} {line.milliseconds:11.3f} "
-        f"{line.device_milliseconds:8.3f} {line.rows / line.milliseconds * 1e3:7.0f} {line.gigabytes:6.2f} "
-        f"{line.gigabytes / line.milliseconds * 1e3:6.0f} {line.limit_milliseconds:9.3f} {line.share:8.0%}",
-        flush=True,
+def _rig(arguments: argparse.Namespace) -> None:
+    from appliance.examine import examine, look
+
+    loaded = _load(arguments)
+    examined = examine(loaded, look(loaded))
+    try:
+        found = _measure(arguments, examined)
+        if arguments.record:
+            from appliance.bench.record import record
+
+            _say(record(examined, found))
+    finally:
+        examined.model.close()
+
+
+def _load(arguments: argparse.Namespace) -> LoadedRig:
+    """The rig; without a file and without the wish for one, the built-in model as a first start would serve it."""
+    from appliance.commands import override_flags
+    from appliance.rig.load import load_rig, load_text
+    from appliance.rig.paths import find_rig
+
+    found = find_rig(arguments.rig, os.environ)
+    flags = override_flags(arguments)
+    if found.given or found.path.exists() or arguments.record:
+        return load_rig(found.path, environment=os.environ, flags=flags)
+    return load_text("schema = 1\n", path=found.path, environment=os.environ, flags=flags)
+
+
+def _measure(arguments: argparse.Namespace, examined: Examined) -> RigFound:
+    from appliance.bench import report
+    from appliance.bench.clients import PromptTime
+    from appliance.bench.rig_bench import CLIENTS, PROMPTS, RigAsked, run
+
+    placement = examined.placement
+    clients = arguments.clients or [count for count in CLIENTS if count <= placement.parallel]
+    if max(clients) > placement.parallel:
+        raise UsageError(f"--clients {max(clients)}: the rig has {placement.parallel} conversations (serving.parallel)")
+    if not placement.stages and (arguments.kernels or arguments.record_routing is not None):
+        option = "--kernels" if arguments.kernels else "--record-routing"
+        raise UsageError(f"{option} is for cards, and this rig computes on the CPU")
+    if arguments.drafts == "on" and placement.draft_max == 0:
+        raise UsageError("--drafts on: this rig drafts nothing (no draft layer, or serving.draft_max = 0)")
+    longest = placement.draft_max
+    drafts = {"on": [longest], "off": [0], "both": [longest, 0] if longest else [0]}[arguments.drafts]
+    asked = RigAsked(
+        clients=clients,
+        tokens=arguments.tokens,
+        prompts=PROMPTS if arguments.prompts is None else arguments.prompts,
+        drafts=drafts,
+        kernels=arguments.kernels,
+        record_routing=Path(arguments.record_routing) if arguments.record_routing is not None else None,
     )
+    words = _rig_words(examined, arguments.tokens)
+    _say(words)
+    ones: dict[int, float] = {}
+
+    def tell(found: Line | PromptTime) -> None:
+        if arguments.json:
+            return
+        if isinstance(found, PromptTime):
+            print(report.prompt_line(found), flush=True)
+            return
+        if not ones:
+            print(report.CLIENT_HEAD, flush=True)
+        if found.time.clients == 1:
+            ones[found.time.draft_max] = found.time.tokens_per_s
+        print(report.client_line(found, one=ones.setdefault(found.time.draft_max, 0.0) or None), flush=True)
+
+    found = run(examined, asked, tell=tell)
+    _say(f"memory gave {found.gbps:.0f} GB/s to a plain read in this run; the limit is a window's bytes at that rate")
+    for length in found.skipped:
+        _say(f"prompt of {length} tokens: left out, the one before took longer than a minute")
+    if arguments.json:
+        print(json.dumps({"what": words, **dataclasses.asdict(found)}, indent=2))
+    elif found.kernels:
+        print("\n".join(report.kernel_lines(found.kernels)))
+    return found
+
+
+def _rig_words(examined: Examined, tokens: int) -> str:
+    placement = examined.placement
+    where = ", ".join(f"card {stage.card.index} {stage.card.name}" for stage in placement.stages) or "the CPU"
+    words = (
+        f"{examined.spec.name} on {where}: greedy chats of {tokens} tokens in one process, without HTTP; questions are "
+        "real sentences, prompts are made-up notes"
+    )
+    if examined.loaded.rig.model.path == "builtin":
+        words += "; the built-in model is tiny: its speeds and its acceptance say nothing about a large one"
+    return words
+
+
+def _synthetic(arguments: argparse.Namespace) -> None:
+    import torch
+
+    from appliance.bench import report, synthetic_bench, windows
+    from appliance.bench.bandwidth import measured_bandwidth
+
+    asked = synthetic_bench.asked_of(arguments)
+    if not torch.cuda.is_available():
+        raise MachineError(
+            "strata bench --synthetic times windows on a card, and torch sees none", hint="run it where the card is"
+        )
+    device = torch.device(asked.device)
+    gbps = measured_bandwidth(device)
+    model = windows.load(asked)
+    words, card = synthetic_bench.words(asked), torch.cuda.get_device_name(device)
+    used = torch.cuda.memory_allocated(device) / 2**30
+    _say(f"{words}\n{card}, {gbps:.0f} GB/s read in this run, {used:.1f} GiB in use\n{_setting(asked)}")
+    lines = []
+    if not arguments.json:
+        print(report.WINDOW_HEAD, flush=True)
+    for line in windows.time_windows(model, asked, gbps=gbps):
+        lines.append(line)
+        if not arguments.json:
+            print(report.window_line(line), flush=True)
+    kernels = synthetic_bench.kernel_table(model, asked) if arguments.kernels else []
+    prompts = synthetic_bench.time_prompts(model, arguments.prompts) if arguments.prompts else []
+    if arguments.json:
+        rows: dict[str, Any] = {"windows": windows.as_json(lines), "kernels": kernels, "prompts": prompts}
+        rows |= {name: [dataclasses.asdict(one) for one in rows[name]] for name in ("kernels", "prompts")}
+        print(json.dumps({"card": card, "gbps": gbps, "what": words, **rows}, indent=2))
+    else:
+        shown = list(report.kernel_lines(kernels)) if kernels else []
+        print("\n".join([*shown, *map(report.prompt_line, prompts)]), end="\n" if shown or prompts else "")
+    model.close()
+
+
+def _setting(asked: Bench) -> str:
+    share = f"{asked.hit_share:.0%} of the experts on the card"
+    return f"context {asked.context}, {share}, {asked.kv_type} keys and values"
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

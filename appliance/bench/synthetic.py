@@ -9,12 +9,13 @@ from typing import Final, cast
 
 import torch
 
+from appliance.bench.routing import Histogram, scales
+from appliance.bench.shapes import SHAPES
 from appliance.errors import UsageError
 from appliance.gguf.part import GgufPart, TensorInfo
 from appliance.gguf.types import BY_NAME
 from appliance.model.qwen4exp.device.store import StoreLayer
 from appliance.model.qwen4exp.footprint import NGRAM_TABLE
-from appliance.model.qwen4exp.hyperparameters import Hyperparameters, NgramSpec
 from appliance.model.qwen4exp.spec import ModelSpec, SamplingDefaults
 from appliance.model.qwen4exp.spec_tensors import block_rules, draft_rules, global_rules, ngram_rules
 from kernels.experts import ExpertKind, pack_expert
@@ -23,52 +24,6 @@ from kernels.planes import Planes, pack
 # Rows that are packed once and then repeated: values do not matter to the time, places do.
 _SAMPLE_ROWS = 1024
 _SAMPLE_EXPERTS = 2
-
-SHAPES: Final[dict[str, Hyperparameters]] = {
-    "real": Hyperparameters(
-        trunk_layers=48,
-        context_tokens=262144,
-        hidden=2560,
-        vocabulary=248320,
-        query_heads=24,
-        kv_heads=2,
-        head_dim=256,
-        rope_dims=64,
-        rope_theta=1e7,
-        rope_sections=(11, 11, 10),
-        rms_eps=1e-6,
-        conv_kernel=4,
-        gdn_head_dim=128,
-        gdn_key_heads=16,
-        gdn_value_heads=48,
-        experts=512,
-        experts_used=10,
-        expert_ff=640,
-        shared_ff=640,
-        streams=4,
-        low_rank=320,
-        indexer_heads=4,
-        indexer_dim=128,
-        indexer_budget=2048,
-        ngram=NgramSpec(
-            layer=1,
-            order=3,
-            heads_per_order=8,
-            conv_kernel=4,
-            reset_token_id=248044,
-            image_token_id=248056,
-            row_width=160,
-            multipliers=(23703573157769, 20109073645365, 8052911324071),
-            head_rows=(65521,) * 16,
-            head_offsets=tuple(65521 * head for head in range(16)),
-        ),
-    ),
-}
-
-WORDS = (
-    "synthetic: random weights of the real model's shape ({layers} layers, {experts} experts a layer, gate and up "
-    "{gate_up}, down {down}, dense Q8_0), uniform routing, an n-gram table of a million rows; no text has a meaning"
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,8 +116,12 @@ _PLAIN: Final = ("norm", "inject", "conv1d", "gate_inp", "alpha", "beta", "ssm_a
 class SyntheticSource:
     """Implements `Source` with random weights."""
 
-    def __init__(self, tensors: Mapping[str, TensorInfo], device: torch.device) -> None:
+    def __init__(
+        self, tensors: Mapping[str, TensorInfo], device: torch.device, routing: Histogram | None = None
+    ) -> None:
+        """Routers choose as `routing` says, the most used experts first; uniformly without it."""
         self.device = device
+        self._routing = routing
         self._tensors = tensors
         self._generator = torch.Generator().manual_seed(11)
         self._samples: dict[tuple[str, int, int], torch.Tensor] = {}
@@ -194,6 +153,8 @@ class SyntheticSource:
         if name.endswith("ssm_a"):
             return torch.full(info.shape, -0.5, device=self.device)
         values = torch.randn(info.shape, generator=self._generator).mul_(float(info.shape[-1]) ** -0.5)
+        if self._routing is not None and name.endswith(".ffn_gate_inp.weight"):
+            values *= scales(self._routing.shares(int(name.split(".")[1]))).unsqueeze(1)
         return values.to(self.device)
 
     def blocks(self, name: str, *, first_row: int = 0, rows: int | None = None) -> torch.Tensor:
@@ -206,6 +167,9 @@ class SyntheticSource:
     def table(self, name: str, *, on_device: bool) -> torch.Tensor:
         """See `Source`; always on the device."""
         return self.blocks(name)
+
+    def release(self) -> None:
+        """See `Source`; all tables are on the device, and go with it."""
 
     def expert_words(self) -> Callable[[StoreLayer, bool, int], torch.Tensor]:
         """Makes routed experts: a few packed ones, repeated."""

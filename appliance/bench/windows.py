@@ -10,7 +10,8 @@ from dataclasses import asdict, dataclass
 
 import torch
 
-from appliance.bench.bytes import window_bytes_read
+from appliance.bench.bytes import draft_bytes_read, uniform, window_bytes_read
+from appliance.bench.routing import Histogram, RoutingCounter
 from appliance.bench.synthetic import SyntheticShape, SyntheticSource, synthetic_spec
 from appliance.model.plan import LoadPlan
 from appliance.model.qwen4exp.device.loading import build_stages, give_stores
@@ -40,6 +41,7 @@ class WindowTime:
         gigabytes: weights and state that the window reads, each distinct expert once.
         limit_milliseconds: those bytes over the bandwidth measured in this run.
         share: limit over time.
+        hit_share: of the routed experts of these windows found on the card.
     """
 
     rows: int
@@ -50,6 +52,7 @@ class WindowTime:
     gigabytes: float
     limit_milliseconds: float
     share: float
+    hit_share: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +67,7 @@ class Bench:
         draft: with the draft layer.
         kv_type: storage of keys and values.
         plain: without graphs.
+        routing: how often which expert is chosen; None for all alike.
     """
 
     shape: SyntheticShape
@@ -73,20 +77,8 @@ class Bench:
     draft: bool
     kv_type: str
     plain: bool
+    routing: Histogram | None = None
     device: str = "cuda:0"
-
-
-def measured_bandwidth(device: torch.device) -> float:
-    """GB/s of reading 1 GiB, the best of ten sums in float32."""
-    data = torch.ones(1 << 28, device=device)
-    best = 0.0
-    for _ in range(10):
-        torch.cuda.synchronize(device)
-        began = time.perf_counter()
-        data.sum()
-        torch.cuda.synchronize(device)
-        best = max(best, data.nbytes / (time.perf_counter() - began) / 1e9)
-    return best
 
 
 def load(bench: Bench) -> DeviceModel:
@@ -108,7 +100,7 @@ def load(bench: Bench) -> DeviceModel:
         expert_pool_bytes=None,
     )
     device = torch.device(bench.device)
-    source = SyntheticSource(spec.tensors, device)
+    source = SyntheticSource(spec.tensors, device, bench.routing)
     pdl = torch.cuda.get_device_capability(device) >= (9, 0)
     parts = build_stages(Common(spec=spec, plan=plan, pdl=pdl), [source], draft=bench.draft)
     share = None if bench.hit_share >= 1.0 else bench.hit_share
@@ -172,6 +164,7 @@ def _time(model: DeviceModel, bench: Bench, *, gbps: float, rows: int, per_seque
     bucket = bucket_of(rows)
     draws = Draws(wide=False, greedy=True)
     shape = StepShape(rows=bucket, spans=bucket_of(sequences), steps=steps, draws=draws)
+    counter = RoutingCounter(model)
     walls: list[float] = []
     events: list[float] = []
     for number in range(WARM + REPEATS):
@@ -195,7 +188,7 @@ def _time(model: DeviceModel, bench: Bench, *, gbps: float, rows: int, per_seque
     if any(found.bad[:rows]):
         raise RuntimeError(f"windows of {rows} rows computed logits that are not numbers; times of those mean nothing")
     milliseconds = statistics.median(walls)
-    size = window_bytes_read(model.spec, context=bench.context, kv_type=bench.kv_type, rows=rows, sequences=sequences)
+    size = _bytes(model, bench, rows=rows, sequences=sequences, steps=steps)
     limit = size / gbps / 1e6
     return WindowTime(
         rows=rows,
@@ -206,7 +199,19 @@ def _time(model: DeviceModel, bench: Bench, *, gbps: float, rows: int, per_seque
         gigabytes=size / 1e9,
         limit_milliseconds=limit,
         share=limit / milliseconds,
+        hit_share=counter.hit_share(),
     )
+
+
+def _bytes(model: DeviceModel, bench: Bench, *, rows: int, sequences: int, steps: int) -> int:
+    spec, context, kv_type = model.spec, bench.context, bench.kv_type
+    distinct = uniform(spec) if bench.routing is None else bench.routing.distinct
+    size = window_bytes_read(spec, context=context, kv_type=kv_type, rows=rows, sequences=sequences, distinct=distinct)
+    if model.can_draft:
+        size += draft_bytes_read(
+            spec, context=context, kv_type=kv_type, rows=rows, sequences=sequences, steps=steps, distinct=distinct
+        )
+    return size
 
 
 def as_json(lines: Sequence[WindowTime]) -> list[dict[str, float]]:

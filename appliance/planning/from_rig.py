@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from appliance.errors import ApplianceError
 from appliance.model.qwen4exp.spec import ModelSpec
+from appliance.placed import Placement
 from appliance.placement import place
+from appliance.planning.measured import stale, standing, subject_of
 from appliance.planning.plan import PlanView, view_of
 from appliance.rig.judge import choose_device, judge
 from appliance.rig.load import LoadedRig
@@ -26,5 +28,19 @@ def plan_rig(loaded: LoadedRig, machine: Machine, spec: ModelSpec, *, title: str
         return PlanView(title=title, placement=None, speed=None, refusal=str(error))
     if not placement.stages:
         return PlanView(title=title, placement=None, speed=None, refusal="the CPU computes; its speed is not estimated")
-    known = with_recorded(machine, loaded.rig.machine)
-    return view_of(known, spec, placement, title=title, bench=loaded.rig.machine.bench)
+    return placed_view(loaded, machine, spec, placement, title=title)
+
+
+def placed_view(
+    loaded: LoadedRig, machine: Machine, spec: ModelSpec, placement: Placement, *, title: str = ""
+) -> PlanView:
+    """A rig's placement on cards with its speeds: recorded ones where they still stand, else estimates that say why."""
+    bench, subject = loaded.rig.machine.bench, subject_of(loaded, machine, spec, placement)
+    return view_of(
+        with_recorded(machine, loaded.rig.machine),
+        spec,
+        placement,
+        title=title,
+        bench=standing(bench, subject),
+        left_out=stale(bench, subject),
+    )

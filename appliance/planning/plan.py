@@ -95,7 +95,13 @@ def view(
 
 
 def view_of(
-    machine: Machine, spec: ModelSpec, placement: Placement, *, title: str = "", bench: BenchTable | None = None
+    machine: Machine,
+    spec: ModelSpec,
+    placement: Placement,
+    *,
+    title: str = "",
+    bench: BenchTable | None = None,
+    left_out: str = "",
 ) -> PlanView:
     """A placement on cards with its speeds.
 
@@ -105,13 +111,15 @@ def view_of(
         placement: what is where.
         title: for lists.
         bench: recorded speeds, which replace the estimates; give them for the recorded plan only.
+        left_out: why recorded speeds are not among the arguments, "" where there are none.
     """
     speed = speed_of(machine, spec, placement)
     order = ("assumed", "advertised", "measured")
     weakest = min((card_speeds(machine, stage.card).source for stage in placement.stages), key=order.index)
-    source = f"estimate from {weakest} speeds"
+    source = f"estimate from {weakest} speeds" + (f"; {left_out}" if left_out else "")
     if bench is not None and bench.users_1 is not None:
-        speed, source = recorded(speed, bench), "measured"
+        known = [getattr(bench, f"users_{count}") for count in USERS] + [bench.prompt, bench.hit_share]
+        speed, source = recorded(speed, bench), "measured" if None not in known else "measured, ranges are estimates"
     times = stage_times(machine, spec, placement)
     return PlanView(title=title, placement=placement, speed=speed, times=times, source=source)
 

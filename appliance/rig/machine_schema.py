@@ -33,8 +33,18 @@ class CardTable(Table):
 
 
 class BenchTable(Table):
-    """What this machine reached, written by `strata bench --record`."""
+    """What this machine reached, written by `strata bench --record`; no longer shown once what it is of has changed."""
 
+    measured_on: Text | None = key(None, "Day of the measurement.", allowed="text", example='"2026-09-01"')
+    model: Text | None = key(
+        None, "The model that was measured.", allowed="text", example='"Qwen4, 58,123,456,789 bytes"'
+    )
+    machine: Text | None = key(
+        None, "The cards, or the cores, that computed.", allowed="text", example='"GPU-1b2c3d4e, driver 580.65.06"'
+    )
+    settings: Text | None = key(
+        None, "Mark of the rig's settings, server and sampling left out.", allowed="text", example='"9f86d081884c"'
+    )
     users_1: Rate | None = key(None, "Tokens a second with one user.", allowed="a number", example="61.0")
     users_2: Rate | None = key(None, "Tokens a second in all with two users.", allowed="a number", example="98.0")
     users_4: Rate | None = key(None, "Tokens a second in all with four users.", allowed="a number", example="150.0")

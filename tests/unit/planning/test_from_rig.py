@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Mapping
+
 import pytest
 import tomlkit
 
@@ -11,6 +14,7 @@ from appliance.models.outline import outline
 from appliance.planning.advise import recommend
 from appliance.planning.alternatives import rig_values
 from appliance.planning.from_rig import plan_rig
+from appliance.planning.measured import subject_of
 from appliance.planning.plan import difference
 from appliance.rig.load import LoadedRig, load_text
 from appliance.rig.size import GIB
@@ -83,9 +87,53 @@ def test_a_change_is_priced_at_once(spec: ModelSpec) -> None:
     assert "slower" in difference(one, four)
 
 
+BENCH = {"users_1": 61.0, "users_2": 98.0, "users_4": 150.0, "users_8": 210.0, "prompt": 1800.0, "hit_share": 0.81}
+
+
+def benched(spec: ModelSpec, *, settings: str = "", model: str = "", numbers: Mapping[str, float] = BENCH) -> LoadedRig:
+    """A rig whose [machine.bench] is of this machine, and of this model and these settings unless others are given."""
+    placement = plan_rig(rig(""), TWO, spec).placement
+    assert placement is not None
+    subject = dataclasses.asdict(subject_of(rig(""), TWO, spec, placement)) | ({"model": model} if model else {})
+    lines = [f'{name} = "{words}"' for name, words in subject.items()]
+    lines += [f"{name} = {number}" for name, number in numbers.items()]
+    return rig("\n".join([settings, "[machine.bench]", *lines]))
+
+
 def test_recorded_speeds_are_shown_instead(spec: ModelSpec) -> None:
-    found = plan_rig(rig("[machine.bench]\nusers_1 = 61.0"), TWO, spec)
-    assert (found.source, found.speed.users[0].middle) == ("measured", 61.0)  # type: ignore[union-attr]
+    found = plan_rig(benched(spec), TWO, spec)
+    assert found.speed is not None
+    assert (found.source, found.speed.users[0].middle, found.speed.hits.most) == ("measured", 61.0, 0.81)
+
+
+def test_what_was_not_recorded_stays_an_estimate(spec: ModelSpec) -> None:
+    found = plan_rig(benched(spec, numbers={"users_1": 61.0}), TWO, spec)
+    assert found.speed is not None
+    assert found.source == "measured, ranges are estimates"
+    assert found.speed.users[1].least < found.speed.users[1].most
+
+
+DRAFTS = "[serving]\ndraft_max = 2"
+
+
+@pytest.mark.parametrize(
+    ("settings", "model", "words"),
+    [
+        pytest.param("", "another, 7 bytes", "the model has changed", id="another file"),
+        pytest.param(DRAFTS, "", "the rig has changed", id="other settings"),
+        pytest.param(DRAFTS, "another, 7 bytes", "the model and the rig have changed", id="both"),
+    ],
+)
+def test_stale_records_are_left_out_with_a_sentence(spec: ModelSpec, settings: str, model: str, words: str) -> None:
+    found = plan_rig(benched(spec, settings=settings, model=model), TWO, spec)
+    assert found.speed is not None
+    assert found.source.startswith("estimate from")
+    assert words in found.source
+    assert found.speed.users[0].middle != 61.0
+
+
+def test_who_may_ask_changes_no_speed(spec: ModelSpec) -> None:
+    assert plan_rig(benched(spec, settings="[server]\nport = 9000"), TWO, spec).source == "measured"
 
 
 @pytest.mark.parametrize(

@@ -100,7 +100,7 @@ def test_recorded_speeds_replace_estimates(spec: ModelSpec) -> None:
     recorded = BenchTable(users_1=61.0, users_2=98.0, prompt=1800.0, hit_share=0.81)
     found = view_of(BOX, spec, guess.placement, bench=recorded)
     assert guess.source == "estimate from measured speeds"
-    assert found.source == "measured"
+    assert found.source == "measured, ranges are estimates"
     assert found.speed is not None
     assert guess.speed is not None
     assert found.speed.users[:2] == (Span(61.0, 61.0), Span(98.0, 98.0))
