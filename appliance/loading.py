@@ -15,6 +15,7 @@ from typing import Any
 from appliance.backend import ApplianceBackend
 from appliance.engine import kernel_cache
 from appliance.engine.config import EngineConfig
+from appliance.engine.fault_words import fault_sentence, is_card_error, is_card_full
 from appliance.errors import ApplianceError, ExitCode
 from appliance.examine import Examined
 from appliance.log import say, warn
@@ -71,9 +72,14 @@ class Loading:
             warn("the model cannot be served", reason=f"out of memory while loading ({error})")
             service.stop(ExitCode.DOES_NOT_FIT)
         except Exception as error:
-            warn("the model cannot be served", reason=f"{type(error).__name__}: {error}")
-            service.stop(ExitCode.FAULT)
-            raise
+            warn("the model cannot be served", reason=fault_sentence(error))
+            if is_card_full(error):
+                service.stop(ExitCode.DOES_NOT_FIT)
+            elif is_card_error(error):
+                service.stop(ExitCode.MACHINE)
+            else:
+                service.stop(ExitCode.FAULT)
+                raise
 
     def drain(self, deadline_s: float) -> None:
         """A stop was asked for: no more requests, and those that run may end."""

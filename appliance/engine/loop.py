@@ -9,6 +9,7 @@ import torch
 
 from appliance.engine.board import Board
 from appliance.engine.delivery import Delivery
+from appliance.engine.fault_words import fault_sentence
 from appliance.engine.outbox import Outbox
 from appliance.engine.steps import Stepper
 from appliance.engine.watchdog import Watchdog
@@ -64,7 +65,7 @@ class EngineLoop:
             try:
                 self._outbox.send()
             finally:
-                self._delivery.fail(f"the engine failed and must be restarted: {type(error).__name__}: {error}")
+                self._delivery.fail(f"the engine failed and must be restarted: {fault_sentence(error)}")
         finally:
             self._watchdog.stop()
 

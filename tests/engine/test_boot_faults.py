@@ -11,6 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
+import torch
 
 from appliance import boot
 from appliance.backend import ApplianceBackend
@@ -35,6 +36,14 @@ def load_runs_out(*_: object, **__: object) -> object:
 
 def load_crashes(*_: object, **__: object) -> object:
     raise RuntimeError("unexpected")
+
+
+def load_loses_the_card(*_: object, **__: object) -> object:
+    raise RuntimeError("CUDA error: unspecified launch failure\nCUDA kernel errors might be asynchronously reported")
+
+
+def load_fills_the_card(*_: object, **__: object) -> object:
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nSee the documentation")
 
 
 def load_breaks_later(spec: Any, *, plan: Any, progress: Any) -> Any:
@@ -69,6 +78,8 @@ def with_loader(examined: Examined, loader: Callable[..., object]) -> Examined:
     [
         pytest.param(load_refuses, ExitCode.MODEL_FILE, id="model file"),
         pytest.param(load_runs_out, ExitCode.DOES_NOT_FIT, id="memory"),
+        pytest.param(load_loses_the_card, ExitCode.MACHINE, id="card lost"),
+        pytest.param(load_fills_the_card, ExitCode.DOES_NOT_FIT, id="card full"),
         pytest.param(load_crashes, ExitCode.FAULT, id="anything else"),
     ],
 )

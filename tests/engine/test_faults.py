@@ -10,6 +10,7 @@ import torch
 
 from appliance.engine.config import EngineConfig
 from appliance.engine.engine import Engine
+from appliance.engine.fault_words import fault_sentence, is_card_error
 from appliance.engine.handle import FinishReason, GenerationRequest
 from appliance.engine.selftest import check_model
 from appliance.engine.watchdog import patience_s
@@ -25,23 +26,24 @@ A, B, C = (1, 2, 3), (4, 5, 6, 7), (8, 9)
 class Breaking(FakeModel):
     """Raises in the named call of its n-th window."""
 
-    def __init__(self, *, call: str, window: int) -> None:
+    def __init__(self, *, call: str, window: int, words: str = "the card fell off the bus") -> None:
         """Counts the windows of the self-test too."""
         super().__init__(draft_right=always)
         self._call = call
+        self._words = words
         self._left = window + 2
 
     def forward(self, window: Window) -> torch.Tensor:
         """Maybe raises."""
         self._left -= 1
         if self._left == 0 and self._call == "forward":
-            raise RuntimeError("the card fell off the bus")
+            raise RuntimeError(self._words)
         return super().forward(window)
 
     def advance(self, commits: Sequence[Commit], choose: Chooser) -> tuple[Draft, ...]:
         """Maybe raises."""
         if self._left == 0 and self._call == "advance":
-            raise RuntimeError("the card fell off the bus")
+            raise RuntimeError(self._words)
         return super().advance(commits, choose)
 
 
@@ -67,6 +69,55 @@ def test_a_fault_ends_every_stream_and_refuses_later_ones(call: str, window: int
             run.engine.stop()
 
     play(scenario)
+
+
+CUDA_LOST = (
+    "CUDA error: unspecified launch failure\nSearch for `cudaErrorLaunchFailure' in the documentation.\n"
+    "CUDA kernel errors might be asynchronously reported at some other API call.\n"
+)
+
+
+def test_a_lost_card_is_one_clear_line() -> None:
+    """The driver's paragraph becomes a sentence; every stream ends with it, and the process is told once."""
+
+    async def scenario() -> None:
+        async with running(Breaking(call="forward", window=3, words=CUDA_LOST), slots=2) as run:
+            streams = [run.ask(A, 200), run.ask(B, 200)]
+            for answer in await asyncio.gather(*map(collect, streams)):
+                assert answer.finished.reason is FinishReason.ERROR
+                assert answer.finished.fatal
+            await run.fault_seen.wait()
+            (sentence,) = run.faults
+            assert "a card was lost: CUDA error: unspecified launch failure;" in sentence
+            assert "\n" not in sentence
+            assert "asynchronously" not in sentence
+
+    play(scenario)
+
+
+class OutOfMemoryError(RuntimeError):
+    """As torch has one."""
+
+
+@pytest.mark.parametrize(
+    ("error", "card", "sentence"),
+    [
+        (
+            RuntimeError("Triton Error [CUDA]: an illegal memory access was encountered"),
+            True,
+            "a card was lost: Triton",
+        ),
+        (RuntimeError("CUDA error: out of memory"), False, "a card has no memory left: CUDA error: out of memory"),
+        (OutOfMemoryError("CUDA out of memory. Tried\nmore"), False, "a card has no memory left: CUDA out of memory."),
+        (ValueError("first\nsecond"), False, "ValueError: first"),
+        (AssertionError(), False, "AssertionError: "),
+    ],
+    ids=["triton", "full-by-the-driver", "full", "anything", "without-words"],
+)
+def test_errors_become_sentences(error: Exception, card: bool, sentence: str) -> None:
+    assert is_card_error(error) is card
+    assert fault_sentence(error).startswith(sentence)
+    assert "\n" not in fault_sentence(error)
 
 
 def test_a_silent_engine_is_a_fault() -> None:
