@@ -27,6 +27,7 @@ class Session:
         self._load = load
         self._configs = tuple(configs)
         self._fault: BaseException | None = None
+        self._over = False
 
     def run(self, work: Work) -> LoadedModel:
         """Loads, works through all configurations, and gives the model back.
@@ -47,13 +48,19 @@ class Session:
 
         thread = threading.Thread(target=self._compute, args=(loop, tell, models), name="engine", daemon=True)
         thread.start()
-        while (found := await engines.get()) is not None:
-            engine, config = found
-            try:
-                await work(engine.handle, config, models[0])
-            finally:
-                engine.end()
-        await asyncio.to_thread(thread.join)
+        try:
+            while (found := await engines.get()) is not None:
+                engine, config = found
+                try:
+                    await work(engine.handle, config, models[0])
+                except BaseException:
+                    self._over = True
+                    raise
+                finally:
+                    engine.end()
+        finally:
+            self._over = True
+            await asyncio.to_thread(thread.join)
         if self._fault is not None:
             raise self._fault
         return models[0]
@@ -67,6 +74,8 @@ class Session:
         try:
             models.append(self._load())
             for config in self._configs:
+                if self._over:
+                    break
                 engine = Engine(models[0], config, on_fault=self._lost)
                 engine.run(loop, ready=lambda engine=engine, config=config: tell((engine, config)))  # type: ignore[misc]
         except BaseException as error:

@@ -22,8 +22,11 @@ from appliance.errors import UsageError
 from appliance.model.interface import LoadedModel
 from appliance.model.qwen4exp.device.model import DeviceModel
 from appliance.model.qwen4exp.device.tables import MOST_ROWS
+from appliance.model.qwen4exp.device_footprint import RING
 
 PROMPT_READINGS = 3
+# As a rig on a card has it; see `placement`.
+CHUNK_ROWS = 2048
 
 WORDS = (
     "synthetic: random weights of the real model's shape ({layers} layers, {experts} experts a layer, gate and up "
@@ -50,6 +53,7 @@ def asked_of(arguments: argparse.Namespace) -> Bench:
         draft=arguments.drafts == "on",
         kv_type=arguments.kv,
         plain=arguments.plain,
+        chunk_rows=min(longest, CHUNK_ROWS),
         routing=None if arguments.routing is None else read(Path(arguments.routing), experts=experts),
     )
 
@@ -90,6 +94,8 @@ def time_prompts(model: DeviceModel, lengths: Sequence[int]) -> list[PromptTime]
         prompt_chunk=max(plan.slots, MOST_ROWS - plan.slots),
         draft_max=0,
         max_rows=MOST_ROWS,
+        span_rows=RING - model.spec.block_tokens + 1,
+        chunk_rows=plan.chunk_rows or None,
         watchdog_s=900.0,
     )
     found: list[PromptTime] = []

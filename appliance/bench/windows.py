@@ -68,6 +68,7 @@ class Bench:
         kv_type: storage of keys and values.
         plain: without graphs.
         routing: how often which expert is chosen; None for all alike.
+        chunk_rows: of the longest prompt chunk; 0 where no prompts are read.
     """
 
     shape: SyntheticShape
@@ -78,6 +79,7 @@ class Bench:
     kv_type: str
     plain: bool
     routing: Histogram | None = None
+    chunk_rows: int = 0
     device: str = "cuda:0"
 
 
@@ -94,6 +96,7 @@ def load(bench: Bench) -> DeviceModel:
         page_tokens=PAGE_TOKENS,
         max_tokens=tokens,
         max_window_rows=40,
+        chunk_rows=bench.chunk_rows,
         draft_max=4 if bench.draft else 0,
         kv_type=bench.kv_type,
         plain=bench.plain,

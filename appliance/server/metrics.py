@@ -60,6 +60,14 @@ def _gauges(name: str, status: EngineStatus) -> Iterable[Metric]:
         family = GaugeMetricFamily(key, text, labels=LABELS)
         family.add_metric([name], float(value))
         yield family
+    timings = status.timings
+    if timings.host_gap_p50_s is not None and timings.host_gap_p99_s is not None:
+        gap = GaugeMetricFamily(
+            "strata:host_gap_seconds", "from a window's end to the next launch", labels=[*LABELS, "quantile"]
+        )
+        gap.add_metric([name, "0.5"], timings.host_gap_p50_s)
+        gap.add_metric([name, "0.99"], timings.host_gap_p99_s)
+        yield gap
 
 
 def _counters(name: str, status: EngineStatus) -> Iterable[Metric]:

@@ -171,6 +171,7 @@ class FakeEngine:
     draining: bool = False
     last_fault: str | None = None
     stages: tuple[StageStatus, ...] = ()
+    gaps: tuple[float | None, float | None] = (None, None)
     experts: ExpertStatus | None = None
     windows: int = 0
     requests: list[GenerationRequest] = field(default_factory=list)
@@ -262,6 +263,8 @@ class FakeEngine:
                 host_s=0.1,
                 tokens_per_s=12.5,
                 uptime_s=3.0,
+                host_gap_p50_s=self.gaps[0],
+                host_gap_p99_s=self.gaps[1],
             ),
             drafts=DraftCounts((10, 6, 3, 1), (8, 4, 1, 0)),
             requests_finished=dict(self.finished),

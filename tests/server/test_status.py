@@ -112,6 +112,16 @@ def test_several_cards_show_milliseconds_idle_share_and_the_way_between_them():
     assert text.count("strata:stage_route{") == 1
 
 
+def test_the_host_gap_is_shown_where_there_is_one():
+    chat = Chat()
+    with chat.client() as client:
+        assert client.get("/v1/status").json()["timings"]["host_gap_p99_s"] is None
+        assert "strata:host_gap_seconds" not in client.get("/metrics").text
+        chat.engine.gaps = (0.0001, 0.0002)
+        assert client.get("/v1/status").json()["timings"]["host_gap_p99_s"] == 0.0002
+        assert 'strata:host_gap_seconds{model_name="strata-tiny",quantile="0.99"} 0.0002' in client.get("/metrics").text
+
+
 @pytest.mark.parametrize(
     ("experts", "shown", "lines"),
     [
