@@ -10,7 +10,7 @@ from appliance.model.qwen4exp.spec import ModelSpec
 from appliance.model.qwen4exp.stage_footprint import model_bytes
 from appliance.placed import Placement
 from appliance.rig.machine import Machine
-from appliance.speeds import card_speeds, lane, load_of, shares_of
+from appliance.speeds import card_speeds, lane, load_of, reaches, shares_of
 from appliance.window_cost import Lane, Load, Way, hit_share
 
 # The company that a plan is judged in: half of eight people ask at once, two drafts each.
@@ -25,11 +25,13 @@ class StageTime:
         window_s: of its layers, head and drafts included where they are.
         idle: share of time without work in the groups' schedule.
         handoff_s: to the next card; from the last, its numbers back to the first.
+        route: how, as far as it was measured: "peer" or "ram"; "" for the last.
     """
 
     window_s: float
     idle: float
     handoff_s: float
+    route: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,10 +56,12 @@ def cost_of(machine: Machine, spec: ModelSpec, placement: Placement) -> Cost:
     load = load_of(spec, draft=draft)
     model = model_bytes(spec, page_tokens=placement.page_tokens, kv_type=placement.kv_type, draft=draft)
     lanes = []
-    for stage in placement.stages:
+    following = [*(stage.card for stage in placement.stages[1:]), None]
+    for stage, after in zip(placement.stages, following, strict=True):
         shares = shares_of(spec, model, range(stage.first_layer, stage.past_layer))
         cached = stage.cached * load.experts_bytes * shares.layers
-        lanes.append(lane(card_speeds(machine, stage.card), shares, cache_bytes=cached))
+        direct = after is not None and reaches(machine, stage.card, after)
+        lanes.append(lane(card_speeds(machine, stage.card), shares, cache_bytes=cached, direct=direct))
     way = Way(
         draft_max=placement.draft_max,
         batch_mtp=placement.batch_mtp,
@@ -89,7 +93,8 @@ def stage_times(machine: Machine, spec: ModelSpec, placement: Placement) -> tupl
     pipeline = pipeline_of(cost.load, cost.lanes, cost.way, users=users, drafts=drafts, hits=cost.hits)
     schedule = best(pipeline, users, most_groups=placement.groups)
     size = max(schedule.groups)
+    routes = [*("peer" if one.direct else "ram" for one in cost.lanes[:-1]), ""]
     return tuple(
-        StageTime(window_s=pipeline.stage_s(number, size), idle=idle, handoff_s=pipeline.handoff_s[number])
-        for number, idle in enumerate(schedule.idle)
+        StageTime(window_s=pipeline.stage_s(number, size), idle=idle, handoff_s=pipeline.handoff_s[number], route=route)
+        for number, (idle, route) in enumerate(zip(schedule.idle, routes, strict=True))
     )

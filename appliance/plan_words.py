@@ -93,7 +93,8 @@ def speed_lines(seen: PlanView) -> Iterator[str]:
     yield f"  prompts {_range(speed.prompt)} ({seen.source})"
     if len(seen.cards) > 1 and seen.placement is not None:
         stages = zip(seen.placement.stages, seen.times, strict=True)
-        yield "a window of four users: " + ", ".join(stage_words(stage, time) for stage, time in stages)
+        yield "a window of four users (estimate):"
+        yield from (f"  {stage_words(stage, time)}" for stage, time in stages)
 
 
 def _range(span: Span, form: str = ",.0f") -> str:
@@ -119,7 +120,9 @@ def cpu_lines(examined: Examined) -> Iterator[str]:
 def stage_words(stage: StagePlan, time: StageTime) -> str:
     """One card's part of a window, as bytes and launches allow."""
     layers = f"layers {stage.first_layer}-{stage.past_layer - 1}"
-    return f"card {stage.card.index} {layers} {1000 * time.window_s:.1f} ms, idle {time.idle:.0%}"
+    ways = {"peer": "straight to the next", "ram": "through RAM to the next", "": "back to the first"}
+    handoff = f"{1000 * time.handoff_s:.2f} ms {ways[time.route]}"
+    return f"card {stage.card.index} {layers} {1000 * time.window_s:.1f} ms, idle {time.idle:.0%}, {handoff}"
 
 
 def _stage_name(stage: StagePlan) -> str:

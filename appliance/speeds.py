@@ -58,6 +58,12 @@ def card_speeds(machine: Machine, card: Card) -> CardSpeeds:
     )
 
 
+def reaches(machine: Machine, card: Card, other: Card) -> bool:
+    """Whether a card was seen to write to another one, by writing and reading back."""
+    rates = machine.rates.card(card.uuid)
+    return rates is not None and other.uuid in rates.peers
+
+
 def _known(measured: Reading, peak: float | None, share: float, assumed: float) -> Known:
     if measured.value:
         return Known(measured.value, "measured")
@@ -114,13 +120,14 @@ def shares_of(spec: ModelSpec, model: ModelBytes, layers: range) -> Shares:
     )
 
 
-def lane(speeds: CardSpeeds, shares: Shares, *, cache_bytes: float) -> Lane:
+def lane(speeds: CardSpeeds, shares: Shares, *, cache_bytes: float, direct: bool = False) -> Lane:
     """A card as the formulas see it.
 
     Args:
         speeds: of the card.
         shares: what it computes.
         cache_bytes: for experts, as they are stored.
+        direct: whether it reaches the next card.
     """
     return Lane(
         share=shares.layers,
@@ -130,4 +137,5 @@ def lane(speeds: CardSpeeds, shares: Shares, *, cache_bytes: float) -> Lane:
         link_gbps=speeds.link_gbps.value,
         tflops=speeds.tflops.value,
         cache_bytes=cache_bytes,
+        direct=direct,
     )

@@ -15,7 +15,7 @@ ACCEPTANCE: Final = 0.7
 # About 2,000 launches a window, at 1 microsecond each, are there whatever the bytes are.
 LEAST_WINDOW_S: Final = 0.002
 DRAFT_USER_BYTES: Final = 20_000_000
-# A hand-off is a launch or two and the streams of its rows, twice over a link where it goes through RAM.
+# A hand-off is a launch or two, and the streams of its rows.
 HANDOFF_S: Final = 0.00005
 # Measured: routing of neighbouring rows is correlated, so rows share experts more than chance would have it.
 DRAFT_EXPONENT, USER_EXPONENT = 0.75, 0.8
@@ -88,6 +88,7 @@ class Lane:
         link_gbps: how quickly it reads pinned RAM.
         tflops: dense FP16 products.
         cache_bytes: experts that it holds.
+        direct: whether it writes to the next card itself, which was proved; else by way of RAM.
     """
 
     share: float
@@ -97,6 +98,7 @@ class Lane:
     link_gbps: float
     tflops: float
     cache_bytes: float
+    direct: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,9 +159,12 @@ def stage_s(load: Load, lane: Lane, way: Way, *, users: int, drafts: int, hits: 
 
 
 def handoffs_s(load: Load, lanes: Sequence[Lane], *, rows: int) -> tuple[float, ...]:
-    """Seconds from each card to the next by way of RAM; from the last only a few numbers go back."""
-    slower = [min(one.link_gbps, other.link_gbps) for one, other in itertools.pairwise(lanes)]
-    return (*(HANDOFF_S + 2 * rows * load.row_bytes / (gbps * 1e9) for gbps in slower), HANDOFF_S)
+    """Seconds from each card to the next, once or twice over the slower link; from the last few numbers go back."""
+    found = []
+    for one, other in itertools.pairwise(lanes):
+        seconds = rows * load.row_bytes / (min(one.link_gbps, other.link_gbps) * 1e9)
+        found.append(HANDOFF_S + seconds * (1 if one.direct else 2))
+    return (*found, HANDOFF_S)
 
 
 def link_gbps(lane: Lane, way: Way) -> float:

@@ -116,7 +116,7 @@ def test_check_and_plan_over_several_cards(
     table = capsys.readouterr().out
     for words in (
         "device     card 1 NVIDIA Test 32G (00000000:02:00.0), card 0 ",
-        "a window of four users: card 1 layers 0-4",
+        "  card 1 layers 0-4 ",
     ):
         assert words in table
     assert main(["plan", "--json", "--rig", str(rig)]) == ExitCode.OK
@@ -127,6 +127,7 @@ def test_check_and_plan_over_several_cards(
         assert stage["window_s"] > 0
         assert 0 <= stage["idle"] < 1
         assert stage["handoff_s"] > 0
+        assert stage["route"] == ("ram" if stage is found["stages"][0] else "")
         assert stage["budget_bytes"] - stage["free_bytes"] == sum(item["size_bytes"] for item in stage["items"])
     assert found["estimate"]["source"] == "estimate from assumed speeds"
 

@@ -139,6 +139,8 @@ def test_a_hand_off_takes_its_rows_over_the_slower_link() -> None:
     few, many = handoffs_s(load(), cards, rows=1), handoffs_s(load(), cards, rows=101)
     assert many[0] - few[0] == pytest.approx(2 * 100 * 51200 / 5e9)
     assert many[2] == few[2] < few[0]
+    straight = dataclasses.replace(cards[0], direct=True)
+    assert handoffs_s(load(), [straight, *cards[1:]], rows=101)[0] < many[0]
 
 
 def test_an_estimate_is_in_the_published_measurements_range() -> None:

@@ -165,9 +165,9 @@ def test_cards_keys_and_the_models_folder_in_one_override(tmp_path: Path) -> Non
     host = Host(
         rig=tmp_path / "rig.toml", models=Path("/data"), host="0.0.0.0", port=8080, keyed=True, user="1000:1000"
     )
-    service = yaml.load(override([card(0)], host), Loader)["services"]["strata"]
+    service = yaml.load(override([card(2), card(0)], host), Loader)["services"]["strata"]
     (device,) = service["deploy"]["resources"]["reservations"]["devices"]
-    assert device == {"driver": "nvidia", "device_ids": [card(0).uuid], "capabilities": ["gpu"]}
+    assert device == {"driver": "nvidia", "device_ids": [card(2).uuid, card(0).uuid], "capabilities": ["gpu"]}
     assert service["ports"] == ["0.0.0.0:8080:8080"]
     assert service["volumes"][1] == "/data:/data:ro"
     assert "STRATA_SERVER__OPEN" not in service["environment"]
