@@ -23,26 +23,14 @@ from setup_wizard.draft import Model
 from setup_wizard.sources import real_sources
 
 SIZE = (100, 30)
-PICTURES = {"machine": 1, "model": 2, "users": 5}
+# Name of each picture: step, and how many cards the machine has.
+PICTURES = {"machine": (1, 1), "model": (2, 1), "cards": (3, 2), "users": (5, 1)}
 
 
-def example() -> Machine:
-    """One 24 GiB card in a box with 128 GiB of RAM."""
-    link = Link(generation=4, width=16, top_generation=4, top_width=16)
-    card = Card(
-        index=0,
-        uuid="GPU-1b2c3d4e-0000-0000-0000-000000000000",
-        name="NVIDIA GeForce RTX 4090",
-        bus_id="00000000:01:00.0",
-        vram_bytes=24 * GIB,
-        free_bytes=23 * GIB,
-        capability="8.9",
-        link=link,
-        peak_gbps=1008.0,
-        peak_tflops=165.0,
-    )
+def example(cards: int) -> Machine:
+    """24 GiB cards in a box with 128 GiB of RAM."""
     return Machine(
-        cards=Cards(cards=(card,), driver="580.95.05", cuda="13.0"),
+        cards=Cards(cards=tuple(_card(index) for index in range(cards)), driver="580.95.05", cuda="13.0"),
         ram=Ram(
             total_bytes=128 * GIB,
             available_bytes=124 * GIB,
@@ -66,10 +54,33 @@ def example() -> Machine:
     )
 
 
+def _card(index: int) -> Card:
+    return Card(
+        index=index,
+        uuid=f"GPU-1b2c3d4{index}-0000-0000-0000-000000000000",
+        name="NVIDIA GeForce RTX 4090",
+        bus_id=f"00000000:0{index + 1}:00.0",
+        vram_bytes=24 * GIB,
+        free_bytes=23 * GIB,
+        capability="8.9",
+        link=Link(generation=4, width=16, top_generation=4, top_width=16),
+        peak_gbps=1008.0,
+        peak_tflops=165.0,
+    )
+
+
 async def take(folder: Path) -> None:
     """Writes the pictures."""
+    for name, (step, cards) in PICTURES.items():
+        path = folder / f"setup-{name}.svg"
+        path.write_text(await picture(step, example(cards)), encoding="utf-8")
+        print(f"wrote {path}")
+
+
+async def picture(step: int, machine: Machine) -> str:
+    """One step on one machine."""
     sources = dataclasses.replace(
-        real_sources(), probe=lambda where: example(), find=lambda where: (), spawn=lambda work: work()
+        real_sources(), probe=lambda where: machine, find=lambda where: (), spawn=lambda work: work()
     )
     with tempfile.TemporaryDirectory() as place:
         app = SetupApp(Path(place) / "rig.toml", sources=sources)
@@ -77,13 +88,10 @@ async def take(folder: Path) -> None:
         async with app.run_test(size=SIZE) as pilot:
             size = read_catalogue().size("ud-q4-k-xl")
             app.serve(Model(path=f"/srv/strata/models/{size.id}.gguf", spec=outline(size), size=size))
-            for name, step in PICTURES.items():
-                app.go(step - 1)
-                await pilot.pause()
-                await pilot.pause()
-                path = folder / f"setup-{name}.svg"
-                path.write_text(_plain(app.export_screenshot(title="strata-setup")), encoding="utf-8")
-                print(f"wrote {path}")
+            app.go(step - 1)
+            await pilot.pause()
+            await pilot.pause()
+            return _plain(app.export_screenshot(title="strata-setup"))
 
 
 def _plain(picture: str) -> str:
