@@ -1,4 +1,4 @@
-"""The engine's thread for a model of several stages: a window of every group on its way, the oldest waited for."""
+"""The engine's thread for a model of several stages: windows of all groups on their way, the oldest waited for."""
 
 from __future__ import annotations
 
@@ -12,17 +12,25 @@ from appliance.engine.loop import EngineLoop
 from appliance.engine.outbox import Outbox
 from appliance.engine.steps import DeviceStepper
 from appliance.engine.watchdog import Watchdog
+from appliance.errors import EngineFault
 from appliance.model.interface import StagedModel, Ticket
+from appliance.scheduler.commit import Drawn
 from appliance.scheduler.scheduler import Scheduler
 from appliance.scheduler.windows import Turn
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Flight:
-    """A turn whose window is on its way."""
+    """A turn whose window is on its way.
+
+    Attributes:
+        turn, ticket: of the window.
+        settled: it draws nothing, so what comes of it was known when it was sent.
+    """
 
     turn: Turn
     ticket: Ticket
+    settled: bool
 
 
 class FlyingStepper(DeviceStepper):
@@ -31,17 +39,20 @@ class FlyingStepper(DeviceStepper):
     def __init__(self, model: StagedModel, scheduler: Scheduler) -> None:
         """For a model whose state this thread owns."""
         super().__init__(model, scheduler)
-        self._staged = model
+        self.staged = model
 
-    def start(self, turn: Turn, outbox: Outbox, *, group: int) -> Flight | None:
-        """Sends a group's turn on its way; None where only `step` can compute it."""
+    def start(self, turn: Turn, outbox: Outbox, *, lane: int) -> Flight | None:
+        """Sends a turn on its way; None where only `step` can compute it."""
         asks = self._asks(turn)
         if asks is None:
             return None
-        ticket = self._staged.submit(turn.window, asks, group=group, meanwhile=outbox.send)
+        ticket = self.staged.submit(turn.window, asks, lane=lane, meanwhile=outbox.send)
+        if ticket.draws_nothing:
+            outbox.add(self._scheduler.settle(turn, [Drawn()] * len(asks)).events)
+            return Flight(turn, ticket, settled=True)
         for session in turn.sessions:
             session.flying = True
-        return Flight(turn, ticket)
+        return Flight(turn, ticket, settled=False)
 
     def land(self, flight: Flight, outbox: Outbox) -> None:
         """Waits for it, settles it, and offers the next drafts.
@@ -49,14 +60,25 @@ class FlyingStepper(DeviceStepper):
         Raises:
             EngineFault: the device kept other rows of a conversation than the host.
         """
-        stepped = self._staged.collect(flight.ticket)
+        stepped = self.staged.collect(flight.ticket)
+        if flight.settled:
+            for span, found in zip(flight.turn.window.spans, stepped, strict=True):
+                if found.kept != len(span.tokens):
+                    raise EngineFault(
+                        f"slot {span.slot}: the device kept {found.kept} rows of a prompt's {len(span.tokens)}; "
+                        "their states differ"
+                    )
+            return
         for session in flight.turn.sessions:
             session.flying = False
         self._settle(flight.turn, stepped, outbox)
 
 
 class PipelinedLoop(EngineLoop):
-    """One group's host work is done while the others' windows are computed; with one group it is the plain order."""
+    """One group's host work is done while the others' windows are computed; with one group it is the plain order.
+
+    Long prompts are read beside the groups, a chunk on every stage; what a chunk leaves needs no host.
+    """
 
     def __init__(
         self,
@@ -71,6 +93,7 @@ class PipelinedLoop(EngineLoop):
         super().__init__(stepper, scheduler, delivery=delivery, board=board, watchdog=watchdog)
         self._flyer = stepper
         self._flights: deque[Flight] = deque()
+        self._groups = scheduler.limits.groups
 
     def _once(self) -> None:
         began_s = time.perf_counter()
@@ -79,7 +102,7 @@ class PipelinedLoop(EngineLoop):
         for session in self._scheduler.admit():
             self._stepper.open(session)
             self._outbox.changed()
-        waited_s = sum(self._start(group) for group in range(self._scheduler.limits.groups))
+        waited_s = sum(self._start_group(group) for group in range(self._groups)) + self._read_ahead()
         self._outbox.send()
         if self._flights:
             landing_s = time.perf_counter()
@@ -98,17 +121,38 @@ class PipelinedLoop(EngineLoop):
             tokens=self._scheduler.generated_tokens - tokens_before,
         )
 
-    def _start(self, group: int) -> float:
-        """Sends the group's next window on its way, or computes it the plain way and returns how long that took."""
-        if any(flight.ticket.group == group for flight in self._flights):
+    def _start_group(self, group: int) -> float:
+        """Sends the group's next window on its way, unless it has one; see `_start`."""
+        if group in self._lanes():
             return 0.0
         self._scheduler.groups.level(group, self._scheduler.running)
         turn = self._scheduler.next_turn(group)
-        if turn is None:
-            return 0.0
+        return 0.0 if turn is None else self._start(turn, lane=group)
+
+    def _read_ahead(self) -> float:
+        """Sends chunks of long prompts: one for every stage, and one to spare where no window has to pass; `_start`."""
+        plain_s = 0.0
+        lanes = self._lanes()
+        beside = any(lane < self._groups for lane in lanes)
+        reads = self._flyer.staged.reads - beside
+        free = [lane for lane in range(self._groups, self._groups + reads) if lane not in lanes]
+        stages = len(self._flyer.staged.stages)
+        room = max(0, reads - sum(lane >= self._groups for lane in lanes))
+        for lane in free[:room]:
+            turn = self._scheduler.next_read(stages=stages)
+            if turn is None:
+                break
+            plain_s += self._start(turn, lane=lane)
+        return plain_s
+
+    def _lanes(self) -> set[int]:
+        return {flight.ticket.lane for flight in self._flights}
+
+    def _start(self, turn: Turn, *, lane: int) -> float:
+        """Sends a turn on its way, or computes it the plain way and returns how long that took."""
         self._watch(turn.window.rows)
         began_s, plain_s = time.perf_counter(), 0.0
-        flight = self._flyer.start(turn, self._outbox, group=group)
+        flight = self._flyer.start(turn, self._outbox, lane=lane)
         if flight is None:
             self._stepper.step(turn, self._outbox)
             plain_s = time.perf_counter() - began_s

@@ -111,11 +111,16 @@ class Stepped:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ticket:
-    """A window on its way: whose it is, and what was asked of it."""
+    """A window on its way: on which lane, and what was asked of it."""
 
-    group: int
+    lane: int
     window: Window
     asks: tuple[Ask, ...]
+
+    @property
+    def draws_nothing(self) -> bool:
+        """Whether all next tokens were known, so that what comes of the window is too."""
+        return all(ask.next_token is not None for ask in self.asks)
 
 
 def nothing() -> None:
@@ -168,15 +173,21 @@ class StagedModel(StepModel, Protocol):
         """What each stage did so far; empty where there is one."""
         ...
 
+    @property
+    def reads(self) -> int:
+        """Windows of prompts that may be on their way beside those of the plan's groups; 0 with one stage."""
+        ...
+
     def submit(
-        self, window: Window, asks: Sequence[Ask], *, group: int = 0, meanwhile: Callable[[], None] = nothing
+        self, window: Window, asks: Sequence[Ask], *, lane: int = 0, meanwhile: Callable[[], None] = nothing
     ) -> Ticket:
-        """The first half of a step; nothing is waited for, and other groups' windows may be on their way.
+        """The first half of a step; nothing is waited for, and windows on other lanes may be on their way.
 
         Args:
-            window: of slots that have no other window on its way.
+            window: of slots that have no other window on its way, but such as draws nothing: whose asks all name the
+                next token. Its rows count as committed at once.
             asks: one for each span, in order.
-            group: which of the plan's groups; each has one window on its way at most.
+            lane: one for each of the plan's groups, then `reads` more; each has one window on its way at most.
             meanwhile: called before anything that takes long on the host.
         """
         ...

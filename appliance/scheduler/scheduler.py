@@ -17,7 +17,8 @@ from appliance.scheduler.planner import drafts_on, plan_depth
 from appliance.scheduler.queue import RequestQueue
 from appliance.scheduler.request import Event, Finished, FinishReason, PromptScored, Tokens
 from appliance.scheduler.session import Session, SessionState
-from appliance.scheduler.windows import ChunkTurns, Turn, build_turn
+from appliance.scheduler.stages import pipelined_rows
+from appliance.scheduler.windows import ChunkTurns, Turn, build_turn, chunk_turn, is_long
 
 SessionEvent = tuple[Session, Event]
 
@@ -50,6 +51,7 @@ class Scheduler:
         self._started_s: dict[Session, float] = {}
         self._turns = [0] * limits.groups
         self._chunks = [ChunkTurns() for _ in range(limits.groups)]
+        self._reads = 0
 
     def admit(self) -> list[Session]:
         """Gives slots and pages to waiting requests, in order, while both last; the caller opens the slots."""
@@ -82,10 +84,15 @@ class Scheduler:
         return [self.end(session, FinishReason.CANCELLED) for session in list(self.running)]
 
     def next_turn(self, group: int = 0) -> Turn | None:
-        """Composes the next window of a group that has none on its way; None when nobody of it runs."""
-        own = [session for session in self.running if session.group == group]
+        """Composes the next window of a group that has none on its way; None when nobody of it runs.
+
+        Where there are several groups, long prompts are read beside them: see `next_read`.
+        """
+        own = [session for session in self.running if session.group == group and not session.flying]
         decoding = [session for session in own if session.state is SessionState.DECODING]
         reading = [session for session in own if session.state is SessionState.READING]
+        if self.limits.groups > 1:
+            reading = [session for session in reading if not is_long(session, self.limits)]
         most = self.limits.drafts_of(len(own)) if drafts_on(self.limits, decoding=self._decoding()) else 0
         for session in decoding:
             session.drafts = session.drafts[:most]
@@ -94,6 +101,18 @@ class Scheduler:
             reading = reading[first:] + reading[:first]
         self._turns[group] += 1
         return build_turn(decoding, reading, limits=self.limits, chunks=self._chunks[group])
+
+    def next_read(self, *, stages: int) -> Turn | None:
+        """Composes the next chunk of a long prompt that `stages` stages read; None when there is none to send."""
+        reading = [one for one in self.running if one.state is SessionState.READING and is_long(one, self.limits)]
+        waiting = [session for session in reading if not session.flying]
+        if not waiting:
+            return None
+        session = waiting[self._reads % len(waiting)]
+        self._reads += 1
+        shared = len(reading) < len(self.running)
+        rows = self.limits.chunk_of(session.prompt_tokens - session.read, shared=shared)
+        return chunk_turn(session, rows=min(rows, pipelined_rows(session.prompt_tokens, stages=stages)))
 
     def settle(self, turn: Turn, drawn: Sequence[Drawn]) -> Settled:
         """Applies what was drawn for each span of the turn, in its order."""

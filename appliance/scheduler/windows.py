@@ -61,14 +61,13 @@ def build_turn(
         limits: the scheduler's.
         chunks: changed by this turn.
     """
-    long = sorted((session for session in reading if _is_long(session, limits)), key=lambda session: session.slot)
+    long = sorted((session for session in reading if is_long(session, limits)), key=lambda session: session.slot)
     others = bool(decoding) or len(long) < len(reading)
     chunks.last = bool(long) and not (others and chunks.last)
     if chunks.last:
         session = long[chunks.count % len(long)]
         chunks.count += 1
-        rows = limits.chunk_of(session.prompt_tokens - session.read, shared=others)
-        return Turn(Window((_read_span(session, rows),)), (session,), 0)
+        return chunk_turn(session, rows=limits.chunk_of(session.prompt_tokens - session.read, shared=others))
     reading = [session for session in reading if session not in long]
     spans = [_decode_span(session) for session in decoding]
     scorers = sum(session.request.prompt_logprobs is not None for session in reading)
@@ -86,7 +85,12 @@ def build_turn(
     return Turn(Window(tuple(spans)), (*decoding, *readers), len(decoding))
 
 
-def _is_long(session: Session, limits: Limits) -> bool:
+def chunk_turn(session: Session, *, rows: int) -> Turn:
+    """A turn that a prompt has for itself."""
+    return Turn(Window((_read_span(session, rows),)), (session,), 0)
+
+
+def is_long(session: Session, limits: Limits) -> bool:
     """Whether its prompt has turns of its own; the rows of one that is scored yield logits, and those are bounded."""
     left = session.prompt_tokens - session.read
     return session.request.prompt_logprobs is None and limits.chunk_of(left, shared=True) > 0

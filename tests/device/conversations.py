@@ -47,10 +47,10 @@ class Conversation:
         self.probabilities += found.probabilities
 
 
-def submit(model: DeviceModel, some: Sequence[Conversation], *, group: int) -> Ticket:
+def submit(model: DeviceModel, some: Sequence[Conversation], *, lane: int) -> Ticket:
     """The next window of some conversations."""
     window = Window(tuple(one.span(model) for one in some))
-    return model.submit(window, [Ask(draft_max=one.drafts) for one in some], group=group)
+    return model.submit(window, [Ask(draft_max=one.drafts) for one in some], lane=lane)
 
 
 def collect(model: DeviceModel, some: Sequence[Conversation], ticket: Ticket) -> None:
@@ -64,9 +64,9 @@ def decode(model: DeviceModel, groups: Sequence[Sequence[Conversation]], rounds:
     for some in groups:
         for one in some:
             open_slot(model, one.slot)
-    flying = [(some, submit(model, some, group=group)) for group, some in enumerate(groups)]
+    flying = [(some, submit(model, some, lane=lane)) for lane, some in enumerate(groups)]
     for number in range(rounds * len(groups)):
         some, ticket = flying.pop(0)
         collect(model, some, ticket)
         if number < (rounds - 1) * len(groups):
-            flying.append((some, submit(model, some, group=ticket.group)))
+            flying.append((some, submit(model, some, lane=ticket.lane)))

@@ -83,7 +83,7 @@ def test_nothing_waits_but_collect(plain: bool) -> None:
         for group, some in enumerate(groups):
             for one in some:
                 open_slot(model, one.slot)
-            flying.append(submit(model, some, group=group))
+            flying.append(submit(model, some, lane=group))
     finally:
         torch.cuda.set_sync_debug_mode("default")
     for some, ticket in zip(groups, flying, strict=True):
@@ -91,19 +91,41 @@ def test_nothing_waits_but_collect(plain: bool) -> None:
     assert [one.tokens[0] for one in found] == [one.tokens[0] for one in alone()]
 
 
+def test_a_prompt_is_read_ahead_of_its_windows() -> None:
+    """Windows that draw nothing count at once: the prompt's next one follows before the first is back."""
+    model, (ids, found) = staged(*SPLITS[-1]), ((3, 8, 1), [])
+    open_slot(model, 1)
+    tickets = [
+        model.submit(
+            Window((Span(slot=1, start=at, tokens=(token,)),)),
+            [Ask(next_token=ids[at + 1]) if at < 2 else Ask()],
+            lane=lane,
+        )
+        for at, (token, lane) in enumerate(zip(ids, (model.plan.groups, model.plan.groups + 1, 0), strict=True))
+    ]
+    for ticket in tickets:
+        found.append(model.collect(ticket)[0])
+    assert [one.kept for one in found] == [1, 1, 1]
+    assert [len(one.tokens) for one in found] == [0, 0, 1]
+    assert model.length(1) == len(ids)
+    whole = staged((), 1)
+    open_slot(whole, 1)
+    assert whole.step(Window((Span(slot=1, start=0, tokens=ids),)), [Ask()])[0].tokens == found[-1].tokens
+
+
 def test_one_stage_has_no_stages_to_tell_of() -> None:
     assert staged((), 1).stages == ()
 
 
-def test_a_group_has_one_window_on_its_way() -> None:
+def test_a_lane_has_one_window_on_its_way() -> None:
     model = staged(*SPLITS[-1])
     for slot in (0, 1):
         open_slot(model, slot)
     windows = [Window((Span(slot=slot, start=0, tokens=(3,)),)) for slot in (0, 1)]
     ticket = model.submit(windows[0], [Ask()])
-    for group in (0, model.plan.groups, -1):
-        with pytest.raises(EngineFault, match=f"group {group} of"):
-            model.submit(windows[1], [Ask()], group=group)
+    for lane in (0, model.plan.groups + model.reads, -1):
+        with pytest.raises(EngineFault, match=f"lane {lane} of"):
+            model.submit(windows[1], [Ask()], lane=lane)
     assert model.collect(ticket)[0].kept == 1
 
 
@@ -120,7 +142,7 @@ def test_a_group_has_one_window_on_its_way() -> None:
 def test_a_copy_that_lies_is_not_used_split_01(copy: object, route: str, caplog: pytest.LogCaptureFixture) -> None:
     model = staged(*SPLITS[-1])
     before, after = model.parts.stages[:2]
-    border = Border(before, after, groups=2, copy=copy)  # type: ignore[arg-type]
+    border = Border(before, after, lanes=2, copy=copy)  # type: ignore[arg-type]
     assert border.route == route
     assert ("event=peer_copy_wrong" in caplog.text) == (route == RAM)
     sent, landed = (stage.bucket(2)[1].buffers.x for stage in (before, after))

@@ -106,6 +106,72 @@ def test_those_who_stay_are_shared_out_again() -> None:
     assert [len(flying) for flying in in_flight(model)].count(2) > 10
 
 
+def lanes_of_reads(model: StagedFake) -> list[int]:
+    """Chunks on their way after each submit or collect."""
+    return [sum(lane >= 2 for lane in flying) for flying in in_flight(model)]
+
+
+def test_a_lone_long_prompt_is_on_every_stage() -> None:
+    model = StagedFake()
+
+    async def scenario() -> None:
+        async with running(model, groups=2, max_rows=ROWS, span_rows=4, chunk_rows=16) as run:
+            assert (await collect(run.ask(LONG, 30))).ids == model.greedy(LONG, 30)
+            assert run.status().timings.prompt_tokens == len(LONG)
+
+    play(scenario)
+    assert max(lanes_of_reads(model)) == model.reads
+    assert model.flying == {}
+
+
+def test_windows_of_others_pass_between_chunks() -> None:
+    """A chunk for every stage, none to spare; between two chunks' ends the others have a window each."""
+    model = StagedFake()
+
+    async def scenario() -> None:
+        async with running(model, groups=2, max_rows=ROWS, span_rows=4, chunk_rows=16) as run:
+            under_way = asyncio.Event()
+            others = [
+                asyncio.create_task(collect(run.ask(PROMPTS[n], 120), after=lambda answer: under_way.set()))
+                for n in (1, 2)
+            ]
+            await under_way.wait()
+            prompts = (LONG, LONG[::-1])
+            long = await asyncio.gather(*(collect(run.ask(prompt, 8)) for prompt in prompts))
+            assert [answer.ids for answer in long] == [model.greedy(prompt, 8) for prompt in prompts]
+            for task, n in zip(others, (1, 2), strict=True):
+                assert (await task).ids == model.greedy(PROMPTS[n], 120)
+
+    play(scenario)
+    chunks = [n for n, (what, lane) in enumerate(model.log) if what == "collect" and lane >= 2]
+    windows = [n for n, (what, lane) in enumerate(model.log) if what == "collect" and lane < 2]
+    assert max(lanes_of_reads(model)) == model.reads - 1
+    assert len(chunks) >= 2 * len(LONG) // 16
+    for before, after in zip(chunks, chunks[2:], strict=False):
+        assert any(before < window < after for window in windows)
+
+
+@pytest.mark.parametrize("leaves", [True, False], ids=["cancelled", "cannot be drawn in a step"])
+def test_a_long_prompt_that_ends_otherwise(leaves: bool) -> None:
+    model = StagedFake()
+
+    async def scenario() -> None:
+        async with running(model, groups=2, max_rows=ROWS, span_rows=4, chunk_rows=16) as run:
+            gate = Gate(model)
+            gate.close()
+            stream = run.ask(LONG, 20, top_logprobs=None if leaves else 1)
+            await gate.reached()
+            if leaves:
+                stream.cancel()
+            gate.open()
+            answer = await collect(stream)
+            assert answer.ids == ([] if leaves else model.greedy(LONG, 20))
+            assert (await collect(run.ask(LONG[::-1], 9))).ids == model.greedy(LONG[::-1], 9)
+
+    play(scenario)
+    assert model.flying == {}
+
+
 @pytest.mark.parametrize("groups", [2, 3])
 def test_who_leaves_is_gone_when_its_window_is_back(groups: int) -> None:
     model = StagedFake()
@@ -148,20 +214,34 @@ def test_what_a_step_cannot_draw_goes_the_plain_way_beside_the_others() -> None:
         pytest.param({"lost_at": 0}, id="the first window"),
         pytest.param({"lost_at": 7}, id="a window of the second group"),
         pytest.param({"fails_after": 5}, id="while others are on their way"),
+        pytest.param({"lost_at": 2}, id="a chunk of a prompt"),
     ],
 )
 def test_an_error_in_one_stage_ends_everything(fault: dict[str, int]) -> None:
     model = StagedFake(**fault)
 
     async def scenario() -> None:
-        async with running(model, slots=4, groups=2, max_rows=ROWS, draft_max=0) as run:
-            answers = await asyncio.gather(*(collect(run.ask(prompt, 24)) for prompt in PROMPTS[:4]))
-            for prompt, answer in zip(PROMPTS, answers, strict=False):
+        async with running(model, groups=2, max_rows=ROWS, span_rows=4, chunk_rows=16, draft_max=0) as run:
+            prompts = (*PROMPTS[:3], LONG)
+            answers = await asyncio.gather(*(collect(run.ask(prompt, 24)) for prompt in prompts))
+            for prompt, answer in zip(prompts, answers, strict=True):
                 assert answer.finished.fatal
                 assert "lost" in (answer.finished.error or "")
                 assert answer.ids == model.greedy(prompt, 24)[: len(answer.ids)]
             await asyncio.wait_for(run.fault_seen.wait(), 10)
             assert len(run.faults) == 1
+
+    play(scenario)
+
+
+def test_a_prompt_of_which_the_device_kept_other_rows_is_a_fault() -> None:
+    model = StagedFake(lie=-1)
+
+    async def scenario() -> None:
+        async with running(model, groups=2, max_rows=ROWS, span_rows=4, chunk_rows=16) as run:
+            answer = await collect(run.ask(LONG, 6))
+            assert answer.finished.fatal
+            assert "of a prompt's 16; their states differ" in (answer.finished.error or "")
 
     play(scenario)
 

@@ -21,31 +21,31 @@ class Mark(IntEnum):
 
 
 class StageClock:
-    """Of one stage with a stream of its own; each group has a window's marks."""
+    """Of one stage with a stream of its own; each lane has a window's marks."""
 
-    def __init__(self, stage: Stage, *, groups: int, route: str) -> None:
+    def __init__(self, stage: Stage, *, lanes: int, route: str) -> None:
         """Nothing happened yet; `route` to the next stage, "" for the last."""
         self._stage, self._route = stage, route
         self._marks: list[list[torch.cuda.Event]] = []
         if stage.stream is not None:
             self._marks = [
                 [torch.cuda.Event(enable_timing=True) for _ in Mark]  # type: ignore[no-untyped-call]
-                for _ in range(groups)
+                for _ in range(lanes)
             ]
         self._windows = 0
         self._busy_s = 0.0
         self._handoff_s = 0.0
 
-    def mark(self, group: int, moment: Mark) -> None:
+    def mark(self, lane: int, moment: Mark) -> None:
         """Notes a moment on the stage's stream."""
         if self._marks:
-            self._marks[group][moment].record(self._stage.stream)
+            self._marks[lane][moment].record(self._stage.stream)
 
-    def add(self, group: int) -> None:
-        """Counts the group's window, which is over."""
+    def add(self, lane: int) -> None:
+        """Counts the lane's window, which is over."""
         self._windows += 1
         if self._marks:
-            landed, begun, ended, passed = self._marks[group]
+            landed, begun, ended, passed = self._marks[lane]
             self._busy_s += begun.elapsed_time(ended) / 1e3
             self._handoff_s += (landed.elapsed_time(begun) + ended.elapsed_time(passed)) / 1e3
 

@@ -27,51 +27,51 @@ def copy_async(target: torch.Tensor, source: torch.Tensor) -> None:
 
 
 class Border:
-    """Between two neighbours. Every group has a landing place, so the earlier stage goes on at once with another group.
+    """Between two neighbours. Every lane has a landing place, so the earlier stage goes on at once with another window.
 
-    A group has one window on its way, so nobody writes to its place before the later stage has read it.
+    A lane has one window on its way, so nobody writes to its place before the later stage has read it.
     """
 
-    def __init__(self, before: Stage, after: Stage, *, groups: int, copy: Copy = copy_async) -> None:
+    def __init__(self, before: Stage, after: Stage, *, lanes: int, copy: Copy = copy_async) -> None:
         """Proves the way first; a copy that returns wrong bytes is not used, and the log says so (SPLIT-01).
 
         Args:
             before: the stage that a window leaves.
             after: the stage that it enters.
-            groups: windows that may be on their way.
+            lanes: windows that may be on their way.
             copy: copies `(target, source)` between the two devices; tests give one that lies.
         """
         self._before, self._after, self._copy = before, after, copy
         spec = before.common.spec
-        shape = (groups, MOST_ROWS * spec.streams * spec.hidden)
+        shape = (lanes, MOST_ROWS * spec.streams * spec.hidden)
         self._landing = torch.zeros(shape, device=after.device)
         self.route = PEER if self._proved() else RAM
         if self.route == RAM:
             self._landing = torch.zeros(shape, pin_memory=before.device.type == "cuda")
         self._sent: list[torch.cuda.Event] = []
         if before.stream is not None:
-            self._sent = [torch.cuda.Event() for _ in range(groups)]  # type: ignore[no-untyped-call]
+            self._sent = [torch.cuda.Event() for _ in range(lanes)]  # type: ignore[no-untyped-call]
 
-    def send(self, rows: int, group: int) -> None:
-        """Copies the bucket's streams to the group's landing place; on the earlier stage's stream."""
+    def send(self, rows: int, lane: int) -> None:
+        """Copies the bucket's streams to the lane's landing place; on the earlier stage's stream."""
         x = self._before.bucket(rows)[1].buffers.x
         copy = self._copy if self.route == PEER else copy_async
-        copy(self._place(x, group), x)
+        copy(self._place(x, lane), x)
         if self._before.stream is not None:
-            self._sent[group].record(self._before.stream)
+            self._sent[lane].record(self._before.stream)
 
-    def receive(self, rows: int, group: int) -> None:
+    def receive(self, rows: int, lane: int) -> None:
         """Copies them into the later stage's bucket once they have landed; on the later stage's stream."""
         x = self._after.bucket(rows)[1].buffers.x
-        x.copy_(self._place(x, group), non_blocking=True)
+        x.copy_(self._place(x, lane), non_blocking=True)
 
-    def await_landing(self, group: int) -> None:
-        """Lets the later stage's stream wait for the group's window; the host does not."""
+    def await_landing(self, lane: int) -> None:
+        """Lets the later stage's stream wait for the lane's window; the host does not."""
         if self._after.stream is not None:
-            self._after.stream.wait_event(self._sent[group])
+            self._after.stream.wait_event(self._sent[lane])
 
-    def _place(self, x: torch.Tensor, group: int) -> torch.Tensor:
-        return self._landing[group, : x.numel()].view(x.shape)
+    def _place(self, x: torch.Tensor, lane: int) -> torch.Tensor:
+        return self._landing[lane, : x.numel()].view(x.shape)
 
     def _proved(self) -> bool:
         source, target = self._before.device, self._after.device

@@ -12,7 +12,7 @@ from appliance.model.interface import Ask, Chooser, Stepped, Ticket, nothing
 from appliance.model.plan import LoadPlan
 from appliance.model.qwen4exp.device.host_verdict import HostVerdict
 from appliance.model.qwen4exp.device.loading import LoadedStages, load_stages
-from appliance.model.qwen4exp.device.pipeline import Launcher, StepShape
+from appliance.model.qwen4exp.device.pipeline import Launcher, StepShape, read_lanes
 from appliance.model.qwen4exp.device.report import Report
 from appliance.model.qwen4exp.device.results import Found
 from appliance.model.qwen4exp.device.state import Slots
@@ -38,6 +38,7 @@ class DeviceModel:
         self._kinds = [GREEDY] * plan.slots
         self._window: Window | None = None
         self._flying: dict[int, StepShape] = {}
+        self._lanes = plan.groups + self.reads
 
     @property
     def vocabulary(self) -> int:
@@ -53,6 +54,11 @@ class DeviceModel:
     def gaps(self) -> HostGaps:
         """See `StepModel`."""
         return self.launcher.gaps
+
+    @property
+    def reads(self) -> int:
+        """See `StagedModel`."""
+        return read_lanes(len(self.parts.stages))
 
     @property
     def stages(self) -> tuple[StageStatus, ...]:
@@ -146,16 +152,16 @@ class DeviceModel:
 
     @torch.inference_mode()
     def submit(
-        self, window: Window, asks: Sequence[Ask], *, group: int = 0, meanwhile: Callable[[], None] = nothing
+        self, window: Window, asks: Sequence[Ask], *, lane: int = 0, meanwhile: Callable[[], None] = nothing
     ) -> Ticket:
         """See `StagedModel`.
 
         Raises:
-            EngineFault: as `forward`, or the group has a window on its way.
+            EngineFault: as `forward`, or the lane has a window on its way.
         """
         check_window(window, self.slots, vocabulary=self.vocabulary)
-        if group in self._flying or not 0 <= group < self.plan.groups:
-            raise EngineFault(f"group {group} of {self.plan.groups} has a window on its way, or does not exist")
+        if lane in self._flying or not 0 <= lane < self._lanes:
+            raise EngineFault(f"lane {lane} of {self._lanes} has a window on its way, or does not exist")
         kinds = {self._kinds[span.slot] for span in window.spans}
         shape = StepShape(
             rows=bucket_of(window.rows),
@@ -164,17 +170,22 @@ class DeviceModel:
             draws=Draws(wide=WIDE in kinds, greedy=kinds == {GREEDY}),
         )
         plans = [_plan(span, ask.next_token) for span, ask in zip(window.spans, asks, strict=True)]
-        self.launcher.submit(shape, plans, group=group, meanwhile=meanwhile)
-        self._flying[group] = shape
-        return Ticket(group, window, tuple(asks))
+        self.launcher.submit(shape, plans, lane=lane, meanwhile=meanwhile)
+        self._flying[lane] = shape
+        ticket = Ticket(lane, window, tuple(asks))
+        if ticket.draws_nothing:
+            for span in window.spans:
+                self.slots.lengths[span.slot] += len(span.tokens)
+        return ticket
 
     def collect(self, ticket: Ticket) -> tuple[Stepped, ...]:
         """See `StagedModel`."""
-        shape = self._flying.pop(ticket.group)
-        found = self.launcher.collect(shape.rows, group=ticket.group)
+        shape = self._flying.pop(ticket.lane)
+        found = self.launcher.collect(shape.rows, lane=ticket.lane)
         stepped = _stepped(ticket, found, drafting=shape.steps > 0)
-        for one in stepped:
-            self.slots.lengths[one.slot] += one.kept
+        if not ticket.draws_nothing:
+            for one in stepped:
+                self.slots.lengths[one.slot] += one.kept
         return stepped
 
     def close(self) -> None:

@@ -15,7 +15,7 @@ from appliance.model.qwen4exp.device.clocks import Mark, StageClock, WorkingTime
 from appliance.model.qwen4exp.device.graphs import Launch, StageGraphs
 from appliance.model.qwen4exp.device.handoff import Border
 from appliance.model.qwen4exp.device.loading import LoadedStages
-from appliance.model.qwen4exp.device.results import Found, GroupMemory
+from appliance.model.qwen4exp.device.results import Found, LaneMemory
 from appliance.model.qwen4exp.device.trunk import Pending
 from appliance.model.qwen4exp.device.work import Draws
 from appliance.model.stage_status import StageStatus
@@ -39,20 +39,25 @@ class StepShape:
     draws: Draws
 
 
+def read_lanes(stages: int) -> int:
+    """Windows of prompts beside those of the groups: one for every stage and one to come; none with one stage."""
+    return stages + 1 if stages > 1 else 0
+
+
 class Launcher:
-    """Owned by the engine's thread. Each group has at most one window on its way; one more may be the host's own."""
+    """Owned by the engine's thread. Each lane has at most one window on its way; the last one is the host's own."""
 
     def __init__(self, parts: LoadedStages, plan: LoadPlan) -> None:
         self._parts, self._stages, self._last = parts, parts.stages, parts.last
         self._graphs = [StageGraphs(stage, plain=plan.plain) for stage in self._stages]
-        self._hosts_own = plan.groups
-        places = plan.groups + 1
-        self._borders = [Border(*pair, groups=places) for pair in itertools.pairwise(self._stages)]
+        self._hosts_own = plan.groups + read_lanes(len(self._stages))
+        places = self._hosts_own + 1
+        self._borders = [Border(*pair, lanes=places) for pair in itertools.pairwise(self._stages)]
         routes = [*(border.route for border in self._borders), ""]
         self._clocks = [
-            StageClock(stage, groups=places, route=route) for stage, route in zip(self._stages, routes, strict=True)
+            StageClock(stage, lanes=places, route=route) for stage, route in zip(self._stages, routes, strict=True)
         ]
-        self._memory = [GroupMemory(parts.last_stage, plan) for _ in range(places)]
+        self._memory = [LaneMemory(parts.last_stage, plan) for _ in range(places)]
         self._working = WorkingTime()
         self._logits: dict[int, torch.Tensor] = {}
         self.gaps = HostGaps()
@@ -67,21 +72,21 @@ class Launcher:
         return tuple(clock.status(self._working.total_s) for clock in self._clocks)
 
     def submit(
-        self, shape: StepShape, spans: Sequence[SpanPlan], *, group: int = 0, meanwhile: Callable[[], None] = nothing
+        self, shape: StepShape, spans: Sequence[SpanPlan], *, lane: int = 0, meanwhile: Callable[[], None] = nothing
     ) -> None:
         """Sends a turn on its way: one launch a stage, one copy a border, one copy back; waits for nothing.
 
         Args:
             shape: of the turn.
             spans: of the window.
-            group: whose window it is; none of its own is on its way.
+            lane: has no window on its way.
             meanwhile: called before anything that takes long.
         """
         launches = self._launches(shape.rows, lambda: self._step(shape))
         keys: list[Hashable] = [*[shape.rows] * (len(launches) - 1), shape]
         self._prepare(shape.rows, keys, launches, meanwhile=meanwhile)
-        self._send(shape.rows, spans, keys, launches, group=group)
-        memory = self._memory[group]
+        self._send(shape.rows, spans, keys, launches, lane=lane)
+        memory = self._memory[lane]
         with self._parts.last_stage.on():
             memory.fetch(shape.rows, self._last.bucket(shape.rows).result)
         self._working.begin()
@@ -89,14 +94,14 @@ class Launcher:
         for stage in self._stages:
             stage.adapt()
 
-    def collect(self, rows: int, *, group: int = 0) -> Found:
-        """What became of the group's window of that bucket; the one wait of a turn."""
-        found = self._memory[group].wait(rows)
+    def collect(self, rows: int, *, lane: int = 0) -> Found:
+        """What became of the lane's window of that bucket; the one wait of a turn."""
+        found = self._memory[lane].wait(rows)
         self.gaps.seen()
         self._working.end()
         if self._borders:
             for clock in self._clocks:
-                clock.add(group)
+                clock.add(lane)
         return found
 
     def verify(self, rows: int, spans: Sequence[SpanPlan]) -> torch.Tensor:
@@ -104,7 +109,7 @@ class Launcher:
         launches = self._launches(rows, lambda: self._verify(rows))
         keys: list[Hashable] = [*[rows] * (len(launches) - 1), ("verify", rows)]
         self._prepare(rows, keys, launches, meanwhile=nothing)
-        self._send(rows, spans, keys, launches, group=self._hosts_own)
+        self._send(rows, spans, keys, launches, lane=self._hosts_own)
         with self._parts.last_stage.on():
             self._memory[self._hosts_own].mark()
         return self._logits[rows]
@@ -135,24 +140,24 @@ class Launcher:
         keys: Sequence[Hashable],
         launches: Sequence[Launch],
         *,
-        group: int,
+        lane: int,
     ) -> None:
-        held = self._memory[group].plan(rows, spans)
+        held = self._memory[lane].plan(rows, spans)
         for number, stage in enumerate(self._stages):
             clock = self._clocks[number]
             with stage.on():
                 stage.bucket(rows)[0].plan.copy_(held, non_blocking=True)
                 if number:
-                    self._borders[number - 1].await_landing(group)
-                clock.mark(group, Mark.LANDED)
+                    self._borders[number - 1].await_landing(lane)
+                clock.mark(lane, Mark.LANDED)
                 if number:
-                    self._borders[number - 1].receive(rows, group)
-                clock.mark(group, Mark.BEGUN)
+                    self._borders[number - 1].receive(rows, lane)
+                clock.mark(lane, Mark.BEGUN)
                 self._graphs[number].run(keys[number], launches[number])
-                clock.mark(group, Mark.ENDED)
+                clock.mark(lane, Mark.ENDED)
                 if number < len(self._borders):
-                    self._borders[number].send(rows, group)
-                clock.mark(group, Mark.PASSED)
+                    self._borders[number].send(rows, lane)
+                clock.mark(lane, Mark.PASSED)
 
     def _layers(self, number: int, rows: int) -> Pending | None:
         stage = self._stages[number]

@@ -1,4 +1,4 @@
-"""The host's memory of a group's window: the plan that goes out, and what comes back."""
+"""The host's memory of a lane's window: the plan that goes out, and what comes back."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class Found:
     probabilities: list[list[float]]
 
 
-class GroupMemory:
+class LaneMemory:
     """Pinned where a card copies; written again only after the window that it served."""
 
     def __init__(self, last: Stage, plan: LoadPlan) -> None:
-        """Of one group; `last` is the stage that draws."""
+        """Of one lane; `last` is the stage that draws."""
         self._cuda = last.device.type == "cuda"
         self._slots = plan.slots + 1
         self._most = last.slots.drafts.shape[1]
