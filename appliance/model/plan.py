@@ -31,6 +31,7 @@ class LoadPlan:
         profile: file with what earlier runs learned of the routing, "" for none: which experts start on the card.
         exact: on a card: float32 activations, for comparison with references.
         plain: on a card: every launch by itself, without graphs.
+        nvtx: on a card: named ranges for Nsight Systems.
     """
 
     device: str
@@ -53,3 +54,4 @@ class LoadPlan:
     profile: str = ""
     exact: bool = False
     plain: bool = False
+    nvtx: bool = False
