@@ -155,6 +155,9 @@ def test_a_copy_that_lies_is_not_used_split_01(copy: object, route: str, caplog:
             landed.fill_(float("nan"))
             border.receive(2, group)
             assert torch.equal(landed.cpu(), sent.cpu())
+            carried = border.carry(sent)
+            assert torch.equal(carried.cpu(), sent.cpu())
+            assert (carried is sent) == (route == PEER)
 
 
 def test_a_copy_that_lies_once_is_found() -> None:

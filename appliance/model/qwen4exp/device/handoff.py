@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Final
 
 import torch
@@ -48,6 +49,7 @@ class Border:
         self.route = PEER if self._proved() else RAM
         if self.route == RAM:
             self._landing = torch.zeros(shape, pin_memory=before.device.type == "cuda")
+        self._side: torch.cuda.Stream | None = None
         self._sent: list[torch.cuda.Event] = []
         if before.stream is not None:
             self._sent = [torch.cuda.Event() for _ in range(lanes)]  # type: ignore[no-untyped-call]
@@ -65,10 +67,45 @@ class Border:
         x = self._after.bucket(rows)[1].buffers.x
         x.copy_(self._place(x, lane), non_blocking=True)
 
+    def carry(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Gives the later stage a tensor of any size that the earlier one has made; on the later stage's stream.
+
+        Both streams are ordered, the host waits for nothing, and the earlier stage goes on meanwhile.
+        """
+        before, after = self._before.stream, self._after.stream
+        if self.route == PEER and self._before.device == self._after.device:
+            if before is not None and after is not None:
+                after.wait_stream(before)
+                tensor.record_stream(after)
+            return tensor
+        target = torch.empty_like(tensor, device=self._after.device)
+        with self._beside(tensor):
+            if self.route == PEER:
+                # Waits for, and holds up, the current stream of the target's device, which is the later stage's.
+                self._copy(target, tensor)
+                return target
+            held = torch.empty_like(tensor, device="cpu", pin_memory=tensor.is_cuda)
+            held.copy_(tensor, non_blocking=True)
+        if after is not None and self._side is not None:
+            after.wait_stream(self._side)
+        target.copy_(held, non_blocking=True)
+        return target
+
     def await_landing(self, lane: int) -> None:
         """Lets the later stage's stream wait for the lane's window; the host does not."""
         if self._after.stream is not None:
             self._after.stream.wait_event(self._sent[lane])
+
+    def _beside(self, tensor: torch.Tensor) -> AbstractContextManager[object]:
+        """A stream of the earlier device on which a tensor of its stage is ready."""
+        before = self._before.stream
+        if before is None:
+            return nullcontext()
+        if self._side is None:
+            self._side = torch.cuda.Stream(self._before.device)  # type: ignore[no-untyped-call]
+        self._side.wait_stream(before)
+        tensor.record_stream(self._side)
+        return torch.cuda.stream(self._side)
 
     def _place(self, x: torch.Tensor, lane: int) -> torch.Tensor:
         return self._landing[lane, : x.numel()].view(x.shape)
