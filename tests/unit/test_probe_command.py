@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from types import SimpleNamespace
 
 import pytest
 
@@ -88,9 +87,6 @@ def test_a_running_appliance_is_named_to_the_probes(
 def test_a_driver_that_is_too_old_is_refused_before_the_model_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """CTR-04: found and required version, not a failure deep in a library."""
     old = dataclasses.replace(BOX, cards=dataclasses.replace(BOX.cards, driver="535.104.05", cuda="12.2"))
-    monkeypatch.setattr(
-        examine_module, "choose_device", lambda *_: SimpleNamespace(name="cuda:0", note="", card=BOX.cards.cards[0])
-    )
     monkeypatch.setattr(examine_module, "open_set", lambda path: pytest.fail("the model was read"))
     with pytest.raises(MachineError, match=r"driver 535\.104\.05 supports CUDA 12\.2; .* 580\.65\.06 or newer"):
         examine(load_text("schema = 1\n"), old)
