@@ -50,7 +50,7 @@ def store_cached(p_pool, o_pool, p_scales, o_scales, x, at, live, DIM: tl.conste
     p_out = p_pool + o_pool + at_rows(at, DIM, b_dim)
     if KIND == 2:
         largest = tl.max(tl.abs(x), axis=1)
-        inverse = tl.where(largest > 0, INT8_MAX / largest, 0.0)
+        inverse = tl.where(largest > 0, INT8_MAX / tl.where(largest > 0, largest, 1.0), 0.0)
         tl.store(p_out, tl.floor(x * inverse[:, None] + 0.5).to(tl.int8), mask=mask)
         tl.store(p_scales + o_scales + at, largest / INT8_MAX, mask=live)
     else:

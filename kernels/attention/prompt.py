@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 import triton
 
-from kernels.attention._chunk import attend
+from kernels.attention._chunk import attend, line_up
 from kernels.attention._chunk_prepare import note_keys, prepare
 from kernels.attention.decode import Indexer, query_dtype
 from kernels.attention.pool import KvPool
@@ -21,6 +21,10 @@ MOST_PAIRS = {torch.float32: 32, torch.bfloat16: 128, torch.int8: 128}
 """(Row, query head) pairs of one program, by the storage of keys and values."""
 
 MOST_GROUP_ROWS = 16
+
+LINE_BYTES = 1 << 28
+"""Keys and values in order of as many KV heads as fit here, and of one at least: pages are read once a chunk, in
+whatever storage and memory they are, and products then read 16 or 32 bit values with nothing to look up."""
 
 
 def group_rows(pool: KvPool, *, heads: int) -> int:
@@ -155,12 +159,12 @@ def attend_chunk(
         ValueError: shapes or dtypes that do not fit.
     """
     rows, heads, dim = query.shape
-    kv_heads, page_tokens = pool.keys.shape[1:3]
+    kv_heads = pool.keys.shape[1]
     check_tensor("query rows", query, (chunk.rows, heads, dim), query_dtype(pool.keys.dtype))
     _check_heads("gate", gate, rows)
     group = group_rows(pool, heads=heads)
     groups = triton.cdiv(rows, group)
-    lists = (pages, pages, pages, 0)
+    lists = (chunk.tokens, chunk.tokens, chunk.tokens, 0)
     if selection is not None:
         if selection.rows != group or selection.counts.shape != (groups,):
             raise ValueError(
@@ -169,16 +173,38 @@ def attend_chunk(
             )
         lists = (selection.blocks, selection.members, selection.counts, selection.blocks.stride(0))
     out = torch.empty(rows, heads * dim, dtype=torch.float32 if exact else torch.float16, device=query.device)
-    wide = pool.kind != 0
-    attend[(kv_heads, groups)](
-        query, gate, *gate.stride()[:2], *pool.launch_arguments(), 0, pages, pages.stride(0), *lists, out,
-        chunk.slot, chunk.start, rows, dim**-0.5,
-        HEADS=heads, KV_HEADS=kv_heads, DIM=dim, BLOCK_DIM=max(16, triton.next_power_of_2(dim)),
-        PAGE_TOKENS=page_tokens, BLOCK_TOKENS=1 if selection is None else selection.block_tokens, GROUP=group,
-        PAIRS=max(16, triton.next_power_of_2(group * (heads // kv_heads))), TILE=64 if wide else 32,
-        DENSE=selection is None, KIND=pool.kind, LINEAR=False, EXACT=exact, STAGES=2 if wide else 1, num_warps=8,
-    )  # fmt: skip
+    shared, narrow = heads // kv_heads, pool.kind != 0
+    together = heads_in_line(pool, context=chunk.stop)
+    line = torch.empty(2, together, chunk.stop, dim, dtype=query.dtype, device=query.device)
+    for first in range(0, kv_heads, together):
+        now = min(together, kv_heads - first)
+        _line_up(pool, pages, chunk, first=first, heads=now, line=line)
+        attend[(now, groups)](
+            query, gate, *gate.stride()[:2], line[0], line[1], *lists, out,
+            chunk.start, rows, first, chunk.stop, dim**-0.5,
+            HEADS=heads, SHARED=shared, DIM=dim, BLOCK_DIM=max(16, triton.next_power_of_2(dim)),
+            BLOCK_TOKENS=1 if selection is None else selection.block_tokens, GROUP=group,
+            PAIRS=max(16, triton.next_power_of_2(group * shared)), TILE=64 if narrow else 32, DENSE=selection is None,
+            EXACT=not narrow, OUT_EXACT=exact, STAGES=2 if narrow else 1, num_warps=8,
+        )  # fmt: skip
     return out
+
+
+def heads_in_line(pool: KvPool, *, context: int) -> int:
+    """KV heads whose keys and values of `context` tokens are lined up at once."""
+    kv_heads, _, dim = pool.keys.shape[1:]
+    return max(1, min(kv_heads, LINE_BYTES // (2 * context * dim * query_dtype(pool.keys.dtype).itemsize)))
+
+
+def _line_up(pool: KvPool, pages: torch.Tensor, chunk: Chunk, *, first: int, heads: int, line: torch.Tensor) -> None:
+    kv_heads, page_tokens, dim = pool.keys.shape[1:]
+    block = triton.next_power_of_2(dim)
+    tile = max(1, 4096 // block)
+    line_up[(triton.cdiv(chunk.stop, tile), heads)](
+        *pool.launch_arguments(), pages, pages.stride(0), line[0], line[1], chunk.slot, first, chunk.stop,
+        KV_HEADS=kv_heads, DIM=dim, BLOCK=block, PAGE_TOKENS=page_tokens, ROWS=tile, SCALED=pool.kind == 2,
+        EXACT=pool.kind == 0, num_warps=4,
+    )  # fmt: skip
 
 
 def _check_heads(name: str, part: torch.Tensor, rows: int) -> None:
