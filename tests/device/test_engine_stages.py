@@ -1,4 +1,4 @@
-"""Stages under the engine, on a card: in company, with joins, leaves and a long prompt, everybody gets the solo text."""
+"""Stages under the engine, on a card: with joins, leaves and a long prompt, everybody gets the text of being alone."""
 
 from __future__ import annotations
 
