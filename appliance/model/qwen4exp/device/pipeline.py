@@ -15,6 +15,7 @@ from appliance.model.qwen4exp.device.clocks import Mark, StageClock, WorkingTime
 from appliance.model.qwen4exp.device.graphs import Launch, StageGraphs
 from appliance.model.qwen4exp.device.handoff import Border
 from appliance.model.qwen4exp.device.loading import LoadedStages
+from appliance.model.qwen4exp.device.ranges import Ranges
 from appliance.model.qwen4exp.device.results import Found, LaneMemory
 from appliance.model.qwen4exp.device.trunk import Pending
 from appliance.model.qwen4exp.device.work import Draws
@@ -60,6 +61,7 @@ class Launcher:
         self._memory = [LaneMemory(parts.last_stage, plan) for _ in range(places)]
         self._working = WorkingTime()
         self._logits: dict[int, torch.Tensor] = {}
+        self._range = Ranges(on=plan.nvtx)
         self.gaps = HostGaps()
 
     @property
@@ -85,23 +87,27 @@ class Launcher:
         launches = self._launches(shape.rows, lambda: self._step(shape))
         keys: list[Hashable] = [*[shape.rows] * (len(launches) - 1), shape]
         self._prepare(shape.rows, keys, launches, meanwhile=meanwhile)
-        self._send(shape.rows, spans, keys, launches, lane=lane)
+        with self._range("window"):
+            self._send(shape.rows, spans, keys, launches, lane=lane)
         memory = self._memory[lane]
         with self._parts.last_stage.on():
             memory.fetch(shape.rows, self._last.bucket(shape.rows).result)
         self._working.begin()
         self.gaps.submitted()
+        for clock in self._clocks:
+            clock.tally()
         for stage in self._stages:
             stage.adapt()
 
     def collect(self, rows: int, *, lane: int = 0) -> Found:
         """What became of the lane's window of that bucket; the one wait of a turn."""
-        found = self._memory[lane].wait(rows)
+        with self._range("wait"):
+            found = self._memory[lane].wait(rows)
         self.gaps.seen()
         self._working.end()
         if self._borders:
             for clock in self._clocks:
-                clock.add(lane)
+                clock.over(lane)
         return found
 
     def verify(self, rows: int, spans: Sequence[SpanPlan]) -> torch.Tensor:
@@ -145,7 +151,7 @@ class Launcher:
         held = self._memory[lane].plan(rows, spans)
         for number, stage in enumerate(self._stages):
             clock = self._clocks[number]
-            with stage.on():
+            with stage.on(), self._range("stage"):
                 stage.bucket(rows)[0].plan.copy_(held, non_blocking=True)
                 if number:
                     self._borders[number - 1].await_landing(lane)
@@ -178,5 +184,6 @@ class Launcher:
         last.draw(rows, self._logits[rows], shape.draws)
         chain = last.settle(rows, shape.spans)
         if chain is not None and shape.steps:
-            last.propose(chain, shape.steps, shape.draws)
+            with self._range("drafts"):
+                last.propose(chain, shape.steps, shape.draws)
         last.gather(rows)
