@@ -71,14 +71,17 @@ class LaneMemory:
         """What `fetch` brought."""
         if self._done is not None:
             self._done.synchronize()
-        slots, most = self._slots, self._most
-        sizes = [rows, rows, rows, slots, slots * most, slots * most]
-        ids, bad, kept, counts, drafts, shares = torch.split(self._results[rows], sizes)
+        # Lists are cut, not tensors: the device waits, and every view of a tensor costs a microsecond.
+        held, most = self._results[rows], self._most
+        found: list[int] = held.tolist()
+        counts = 3 * rows + self._slots
+        shares: list[float] = held[counts + self._slots * most :].view(torch.float32).tolist()
+        drafts = range(0, self._slots * most, most)
         return Found(
-            ids=ids.tolist(),
-            bad=bad.tolist(),
-            kept=kept.tolist(),
-            draft_counts=counts.tolist(),
-            drafts=drafts.view(slots, most).tolist(),
-            probabilities=shares.view(torch.float32).view(slots, most).tolist(),
+            ids=found[:rows],
+            bad=found[rows : 2 * rows],
+            kept=found[2 * rows : 3 * rows],
+            draft_counts=found[3 * rows : counts],
+            drafts=[found[counts + at : counts + at + most] for at in drafts],
+            probabilities=[shares[at : at + most] for at in drafts],
         )
