@@ -1,4 +1,4 @@
-"""Device code of hyper-connections over many rows: write and norm, weights of the next write, mean of streams."""
+"""Device code of hyper-connections over many rows: write and norm, weights of the next write, gates and mean."""
 
 # mypy: ignore-errors
 # ruff: noqa: ANN001, ANN202
@@ -6,7 +6,7 @@
 import triton
 import triton.language as tl
 
-from kernels._many import narrow, summed
+from kernels._many import at_rows, narrow, product, summed
 
 
 @triton.jit(do_not_specialize=["count"])
@@ -59,19 +59,39 @@ def write_norm(
             tl.store(p_next + o_side, 2.0 / (1.0 + tl.exp(sums * (-1.0 / STREAMS))), mask=m_side)
 
 
+@triton.jit
+def up_tile(p_low, p_up, b_row, b_column, live, m_column, LOW: tl.constexpr, STEP: tl.constexpr,
+            EXACT: tl.constexpr):  # fmt: skip
+    """Rows of `low` times columns of the matrix up, float32 [rows, columns]."""
+    total = tl.zeros([b_row.shape[0], b_column.shape[0]], dtype=tl.float32)
+    for at in range(0, LOW, STEP):
+        b_low = at + tl.arange(0, STEP)
+        m_low = b_low < LOW
+        low = tl.load(p_low + at_rows(b_row, LOW, b_low), mask=live[:, None] & m_low[None, :], other=0.0)
+        up = tl.load(
+            p_up + b_column[None, :] * LOW + b_low[:, None], mask=m_column[None, :] & m_low[:, None], other=0.0
+        )
+        total += product(low, up, EXACT)
+    return total
+
+
 @triton.jit(do_not_specialize=["count"])
-def mix(
-    p_up, p_normed, p_block, count,
-    STREAMS: tl.constexpr, HIDDEN: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr, EXACT: tl.constexpr,
+def up_mix(
+    p_low, p_up, p_normed, p_block, count,
+    STREAMS: tl.constexpr, HIDDEN: tl.constexpr, LOW: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr,
+    STEP: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
-    """Grid (blocks of rows, tiles of hidden): mean over streams of sigmoid(up) * normed."""
-    b_row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    b_hidden = tl.program_id(1) * TILE + tl.arange(0, TILE)
-    mask = (b_row < count)[:, None] & (b_hidden < HIDDEN)[None, :]
-    o_row = b_row.to(tl.int64)[:, None] * HIDDEN
+    """Grid (tiles of hidden, blocks of rows): mean over streams of sigmoid(low up') * normed."""
+    b_row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
+    b_hidden = tl.program_id(0) * TILE + tl.arange(0, TILE)
+    live = b_row < count
+    m_hidden = b_hidden < HIDDEN
+    mask = live[:, None] & m_hidden[None, :]
     total = tl.zeros([ROWS, TILE], dtype=tl.float32)
-    for stream in tl.static_range(STREAMS):
-        o_tile = o_row * STREAMS + stream * HIDDEN + b_hidden[None, :]
-        up = tl.load(p_up + o_tile, mask=mask, other=0.0).to(tl.float32)
-        total += tl.load(p_normed + o_tile, mask=mask, other=0.0).to(tl.float32) / (1.0 + tl.exp(-up))
-    tl.store(p_block + o_row + b_hidden[None, :], narrow(total * (1.0 / STREAMS), EXACT), mask=mask)
+    for stream in range(STREAMS):
+        b_wide = stream * HIDDEN + b_hidden
+        gate = up_tile(p_low, p_up, b_row, b_wide, live, m_hidden, LOW, STEP, EXACT)
+        normed = tl.load(p_normed + at_rows(b_row, STREAMS * HIDDEN, b_wide), mask=mask, other=0.0)
+        total += normed.to(tl.float32) / (1.0 + tl.exp(-gate))
+    p_out = p_block + at_rows(b_row, HIDDEN, b_hidden)
+    tl.store(p_out, narrow(total * (1.0 / STREAMS), EXACT), mask=mask)

@@ -10,9 +10,6 @@ from kernels.hyper.decode import ReadPlanes
 from kernels.linear.prompt import Room, multiply
 from kernels.terms import check_tensor
 
-PIECE_ROWS = 2048
-"""Rows read at once: bounds what lies between the launches, two wide rows for each."""
-
 
 def write_and_read_chunk(
     *,
@@ -53,27 +50,20 @@ def write_and_read_chunk(
     if weights.up.columns != low:
         raise ValueError(f"write_and_read_chunk: {low} rows down, {weights.up.columns} columns up")
     dtype = torch.float32 if exact else torch.float16
-    block = torch.empty(rows, hidden, dtype=dtype, device=x.device)
     following = None if weights.inject is None else torch.empty(rows, streams, device=x.device)
-    for first in range(0, rows, PIECE_ROWS):
-        piece = slice(first, min(first + PIECE_ROWS, rows))
-        count = piece.stop - first
-        normed = torch.empty(count, wide, dtype=dtype, device=x.device)
-        _write(
-            x[piece],
-            None if parts is None else parts[:, piece],
-            None if inject is None else inject[piece],
-            weights=weights,
-            normed=normed,
-            following=None if following is None else following[piece],
-            eps=eps,
-        )
-        gates = multiply(normed, weights.down, room=room, exact=exact, dtype=dtype)
-        gates = torch.nn.functional.silu(gates.div_(streams), inplace=True).to(dtype)
-        up = multiply(gates, weights.up, room=room, exact=exact, dtype=dtype)
-        _chunk.mix[(triton.cdiv(count, 4), triton.cdiv(hidden, 512))](
-            up, normed, block[piece], count, STREAMS=streams, HIDDEN=hidden, TILE=512, ROWS=4, EXACT=exact, num_warps=4
-        )
+    normed = torch.empty(rows, wide, dtype=dtype, device=x.device)
+    _write(x, parts, inject, weights=weights, normed=normed, following=following, eps=eps)
+    gates = multiply(normed, weights.down, room=room, exact=exact, dtype=dtype)
+    gates = torch.nn.functional.silu(gates.div_(streams), inplace=True).to(dtype)
+    block = torch.empty(rows, hidden, dtype=dtype, device=x.device)
+    # A gate is good to fp16, so what that leaves of a float32 matrix is not looked at.
+    up, _ = room.take(weights.up, exact=exact)
+    tile = 32 if exact else 128
+    _chunk.up_mix[(triton.cdiv(hidden, tile), triton.cdiv(rows, tile))](
+        gates, up, normed, block, rows,
+        STREAMS=streams, HIDDEN=hidden, LOW=low, ROWS=tile, TILE=tile, STEP=32 if exact else 64, EXACT=exact,
+        num_warps=4 if exact else 8, num_stages=1 if exact else 3,
+    )  # fmt: skip
     return block, following
 
 

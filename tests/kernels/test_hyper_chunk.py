@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-from kernels.hyper import prompt as many
 from kernels.hyper.prompt import write_and_read_chunk, write_chunk
 from kernels.linear.prompt import Room, room_halves
 from tests.kernels.test_hyper_decode import EPS, Inputs, Shape, expected, weights
@@ -20,10 +19,7 @@ SHAPES = {
 @pytest.mark.parametrize("rows", [1, 13, 70], ids=str)
 @pytest.mark.parametrize(("exact", "tolerance"), [(True, 2e-5), (False, 5e-3)], ids=["exact", "fp16"])
 @pytest.mark.parametrize("name", SHAPES)
-def test_writes_and_reads(
-    name: str, exact: bool, tolerance: float, rows: int, device: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(many, "PIECE_ROWS", 32)
+def test_writes_and_reads(name: str, exact: bool, tolerance: float, rows: int, device: str) -> None:
     shape = SHAPES[name]
     w = weights(shape, device)
     inputs = Inputs.make(shape, rows, 3 if rows > 1 else 0)
