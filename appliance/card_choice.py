@@ -18,7 +18,7 @@ PlaceOn = Callable[[Device], Placement]
 RateOf = Callable[[Placement], float]
 
 
-def best_cards(device: Device, place: PlaceOn, rate: RateOf) -> Placement:
+def best_cards(device: Device, place: PlaceOn, rate: RateOf, *, most: int) -> Placement:
     """The placement on the cards that are quickest together: as few of them as give it (SPLIT-06).
 
     More and longer conversations come before speed.
@@ -27,6 +27,7 @@ def best_cards(device: Device, place: PlaceOn, rate: RateOf) -> Placement:
         device: every card that may compute, in the order of the bus.
         place: places on some cards in some order.
         rate: tokens a second of a placement.
+        most: cards that the model can be split over.
 
     Raises:
         DoesNotFitError: the model fits on no choice of cards; in the words of all of them together.
@@ -34,7 +35,7 @@ def best_cards(device: Device, place: PlaceOn, rate: RateOf) -> Placement:
     chosen: Placement | None = None
     tried: list[Placement] = []
     refused: DoesNotFitError | None = None
-    for cards in _subsets(device.cards):
+    for cards in _subsets(device.cards)[:most]:
         try:
             found = _best_order(cards, device, place, rate)
         except DoesNotFitError as error:

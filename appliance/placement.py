@@ -42,6 +42,7 @@ def place(machine: Machine, spec: ModelSpec, rig: Rig, *, device: Device) -> Pla
             device,
             lambda some: _place(machine, spec, rig, device=some),
             lambda found: company_rate(machine, spec, found),
+            most=spec.trunk_layers,
         )
     return _place(machine, spec, rig, device=device)
 

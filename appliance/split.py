@@ -21,6 +21,10 @@ class StageCost:
     seconds: float
     total_s: float
 
+    def less_than(self, other: StageCost) -> bool:
+        """Whether this is the quicker of two that work at the same time."""
+        return (self.short_bytes, self.seconds) < (other.short_bytes, other.seconds)
+
     def beside(self, other: StageCost) -> StageCost:
         """Both: the worse of each, and the time that a lone user's window takes through all."""
         return StageCost(
@@ -39,18 +43,26 @@ def best_split(cost: CostOf, *, stages: int, layers: int) -> tuple[int, ...]:
         stages: how many cards, no more than layers.
         layers: of the trunk.
     """
-    # ends[layer]: the best cost of the cards so far when they compute everything before `layer`, and their split.
-    ends = {stop: (cost(0, range(stop)), ()) for stop in range(1, layers - stages + 2)}
-    found: dict[int, tuple[StageCost, tuple[int, ...]]] = dict(ends)
+    # The best cost of the cards so far when they compute everything before a layer, and their split.
+    found: dict[int, tuple[StageCost, tuple[int, ...]]] = {
+        stop: (cost(0, range(stop)), ()) for stop in range(1, layers - stages + 2)
+    }
     for stage in range(1, stages):
-        last = stage + 1 == stages
-        stops = [layers] if last else range(stage + 1, layers - (stages - stage - 1) + 1)
-        found = {
-            stop: min(
-                (before.beside(cost(stage, range(first, stop))), (*split, first))
-                for first, (before, split) in found.items()
-                if first < stop
-            )
-            for stop in stops
-        }
+        stops = [layers] if stage + 1 == stages else range(stage + 1, layers - (stages - stage - 1) + 1)
+        found = {stop: _best_boundary(cost, stage, stop, found) for stop in stops}
     return found[layers][1] if stages > 1 else ()
+
+
+def _best_boundary(
+    cost: CostOf, stage: int, stop: int, before: dict[int, tuple[StageCost, tuple[int, ...]]]
+) -> tuple[StageCost, tuple[int, ...]]:
+    """Where a card begins that ends at `stop`; more layers never cost it less, so a card alone may end the search."""
+    best: tuple[StageCost, tuple[int, ...]] | None = None
+    for first in sorted((layer for layer in before if layer < stop), reverse=True):
+        own = cost(stage, range(first, stop))
+        if best is not None and best[0].less_than(own):
+            break
+        found = (before[first][0].beside(own), (*before[first][1], first))
+        best = found if best is None else min(best, found)
+    assert best is not None
+    return best

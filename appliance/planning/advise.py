@@ -31,6 +31,8 @@ WANTED = (
     (1, 8192),
 )
 LEAST = (1, 8192)
+# What cards are chosen for: enough people for all of them.
+COMPANY_WISH = (4, 16384)
 # What room for conversations may cost one user's speed, against one short conversation alone.
 SPEED_SPENT = 0.15
 # One person reads along comfortably from here; below it a smaller size is recommended.
@@ -114,11 +116,14 @@ def recommend(
         size: its catalogue entry.
         cards: those that shall compute, in stage order; None: those that are quickest together.
     """
-    _, left = usable_cards(machine)
+    usable, left = usable_cards(machine)
+    idle: tuple[str, ...] = ()
+    if cards is None:
+        cards, idle = _quickest_together(machine, spec, usable)
     floor = least(machine, spec, cards)
     if floor.placement is None or floor.speed is None:
         return None
-    cards, alone = floor.cards, floor.speed.users[0].middle
+    alone = floor.speed.users[0].middle
     for parallel, tokens in WANTED:
         plan = view(machine, spec, cards, wish_for(spec, parallel=parallel, tokens=tokens), title="recommended")
         if plan.speed is None or plan.placement is None or plan.speed.users[0].middle < (1 - SPEED_SPENT) * alone:
@@ -128,14 +133,26 @@ def recommend(
             return None
         spent = max(0.0, 1 - plan.speed.users[0].middle / alone)
         reasons = [f"{parallel} conversations of {tokens:,} tokens cost one user {spent:.0%} of the best speed here"]
-        reasons += [*left, *floor.placement.notes, *([disk[1]] if disk else [])]
+        reasons += [*left, *idle, *([disk[1]] if disk else [])]
         wish = wish_for(spec, parallel=parallel, tokens=tokens, home=plan.placement.ngram_home)
-        return Advice(size=size, cards=cards, wish=wish, plan=plan, reasons=tuple(reasons))
+        return Advice(size=size, cards=plan.cards, wish=wish, plan=plan, reasons=tuple(reasons))
     return None
 
 
+def _quickest_together(
+    machine: Machine, spec: ModelSpec, usable: Sequence[Card]
+) -> tuple[Sequence[Card], tuple[str, ...]]:
+    """(the cards to use, why others stay idle), judged for several conversations where they fit."""
+    for parallel, tokens in (COMPANY_WISH, LEAST):
+        wish = wish_for(spec, parallel=parallel, tokens=tokens)
+        found = view(machine, spec, usable, wish, choose=True)
+        if found.placement is not None:
+            return found.cards, found.placement.notes
+    return usable, ()
+
+
 def least(machine: Machine, spec: ModelSpec, cards: Sequence[Card] | None = None) -> PlanView:
-    """The smallest setting, on these cards or on those that are quickest together.
+    """The smallest setting, on these cards or on all that help.
 
     What does not fit then does not fit at all, and says by how much.
     """
@@ -144,7 +161,7 @@ def least(machine: Machine, spec: ModelSpec, cards: Sequence[Card] | None = None
         why = "; ".join(left) or machine.cards.note or "no card"
         return PlanView(title="least", placement=None, speed=None, refusal=f"it needs a card: {why}")
     wish = wish_for(spec, parallel=LEAST[0], tokens=LEAST[1])
-    found = view(machine, spec, cards or usable, wish, title="least", choose=cards is None)
+    found = view(machine, spec, cards or usable, wish, title="least")
     disk = _disk(machine, spec, found.placement.ngram_home) if found.placement else None
     if disk is not None and not disk[0]:
         return PlanView(title="least", placement=None, speed=None, refusal=disk[1])

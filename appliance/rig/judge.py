@@ -64,9 +64,12 @@ def judge(loaded: LoadedRig, machine: Machine, spec: ModelFacts | None) -> list[
     problems += card_problems(loaded, machine)
     if spec is None:
         return problems
-    split = loaded.rig.cards.layer_split
-    if split != "auto":
-        count = len(cards) if isinstance(loaded.rig.cards.devices, str) else len(loaded.rig.cards.devices)
+    devices, split = loaded.rig.cards.devices, loaded.rig.cards.layer_split
+    if not isinstance(devices, str) and len(devices) > spec.trunk_layers:
+        says = f"found {len(devices)} cards for {spec.trunk_layers} layers, and every card needs one"
+        problems.append(_at(loaded, "cards.devices", says, allowed=f"up to {spec.trunk_layers} cards"))
+    elif split != "auto":
+        count = len(cards) if isinstance(devices, str) else len(devices)
         wrong = split_problem(split, cards=count, layers=spec.trunk_layers)
         if wrong is not None:
             says, allowed, hint = wrong

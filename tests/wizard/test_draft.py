@@ -20,7 +20,7 @@ from setup_wizard.headless import begin, read_answers, set_up_with
 from setup_wizard.models import builtin, read_model
 from setup_wizard.recommend import best, offers, recommended
 from setup_wizard.words import bar, change, changes, explained, plan_lines
-from tests.builders.machines import BOXES, RTX_4090, box, machine
+from tests.builders.machines import BOXES, RTX_4090, Kind, box, machine
 
 HAND = '# ours\n[server]\nport = 9090 # the proxy expects it\ncors_origins = ["https://chat.example"]\n'
 
@@ -128,6 +128,21 @@ def test_several_cards_are_recommended_and_accepted(name: str) -> None:
     assert found.judged.plan.bars  # the same placement as bars: there is one truth
     assert found.judged.plan.placement == found.judged.placement
     assert any(f"{len(devices)} cards against card" in reason for reason in found.reasons)
+
+
+def test_the_better_subset_is_recommended_and_who_names_both_gets_both() -> None:
+    """SPLIT-06: 32 GB fast beside 8 GB slow; the reason is among the recommendation's."""
+    fast = Kind("NVIDIA Fast 32G", 31.8, "12.0", 1792, 210, 5)
+    slow = Kind("NVIDIA Slow 8G", 8, "8.6", 224, 20, 4)
+    base = dataclasses.replace(large(size="iq3-s"), machine=box((fast, 16), (slow, 4), ram_gib=128))
+    found = recommended(base)
+    cards = base.machine.cards.cards
+    assert next(answer.value for answer in found.answers if answer.key == "cards.devices") == [cards[0].uuid]
+    assert any("card 1 (NVIDIA Slow 8G) left idle" in reason for reason in found.reasons)
+    both = recommended(base.answer(Answer("cards.devices", [card.uuid for card in cards])))
+    assert both.judged.accepted, both.judged.problems
+    assert both.judged.placement is not None
+    assert len(both.judged.placement.stages) == 2
 
 
 def test_one_of_several_cards_is_planned_alone() -> None:

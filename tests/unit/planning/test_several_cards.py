@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+from random import Random
 
 import pytest
 
@@ -76,6 +78,30 @@ def test_the_slowest_card_is_as_quick_as_can_be(
 ) -> None:
     cost = costs(*speeds, short_after=short_after)
     assert best_split(cost, stages=len(speeds), layers=48) == split
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("stages", [2, 3, 4])
+def test_no_other_split_is_better(stages: int, seed: int) -> None:
+    """Against every split there is, on cards and layers of random speed and room."""
+    random, layers = Random(seed), 9
+    weight = [random.choice((1, 1, 1, 3)) for _ in range(layers)]
+    speeds = [random.uniform(0.5, 2) for _ in range(stages)]
+    room = [random.randrange(1, 12) for _ in range(stages)]
+
+    def cost(stage: int, own: range) -> StageCost:
+        work = sum(weight[own.start : own.stop]) / speeds[stage]
+        return StageCost(max(0, len(own) - room[stage]), work, work)
+
+    def whole(split: tuple[int, ...]) -> tuple[int, float]:
+        parts = [cost(stage, own) for stage, own in enumerate(ranges(split, layers))]
+        return max(part.short_bytes for part in parts), max(part.seconds for part in parts)
+
+    every = list(itertools.combinations(range(1, layers), stages - 1))
+    short, seconds = whole(best_split(cost, stages=stages, layers=layers))
+    assert short == min(whole(split)[0] for split in every)
+    if short == 0:  # among those that do not fit, the time does not matter
+        assert seconds == pytest.approx(min(time for lack, time in map(whole, every) if lack == 0))
 
 
 def test_equal_cards_balance_milliseconds_and_not_layers(spec: ModelSpec) -> None:
@@ -192,6 +218,12 @@ def test_the_cards_share_of_ram_is_what_none_of_them_holds(spec: ModelSpec) -> N
     away = sum(stage.all_expert_bytes - stage.expert_bytes for stage in found.stages)
     assert found.items[0].size_bytes == pytest.approx(away, rel=0.01)
     assert found.pinned_bytes > away
+
+
+def test_no_more_cards_than_layers_are_chosen(spec: ModelSpec) -> None:
+    short = dataclasses.replace(spec, trunk_layers=2, full_attention=(False, True), ngram=None)
+    tensors = {n: t for n, t in spec.tensors.items() if not n.startswith("blk.") or n.split(".")[1] in ("0", "1", "2")}
+    assert len(placed(FOUR, dataclasses.replace(short, tensors=tensors, has_draft=False), STATED).stages) <= 2
 
 
 @pytest.mark.parametrize("split", [(24,), (12, 24, 36), ()])

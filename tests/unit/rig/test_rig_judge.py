@@ -179,6 +179,11 @@ def test_cards_that_cannot_be_had(text: str, cards: int, key: str, says: str) ->
         assert "GPU-00000000" in problem.allowed or cards == 0 or "once" in problem.allowed
 
 
+def test_more_cards_than_layers_leave_a_card_without_any() -> None:
+    (problem,) = judge(load_text(REAL + "[cards]\ndevices = [0, 1, 2]\n"), machine(cards=3), Facts(trunk_layers=2))
+    assert "3 cards for 2 layers, and every card needs one" in problem.says
+
+
 def test_two_slices_of_cards_are_refused() -> None:
     """SPLIT-04: CUDA shows a process one MIG slice, whatever the rig names."""
     here = machine(cards=2)
