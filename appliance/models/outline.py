@@ -36,6 +36,35 @@ NGRAM: Final = NgramSpec(
     head_offsets=tuple(TABLE_ROWS // 16 * number for number in range(16)),
 )
 
+REAL: Final = Hyperparameters(
+    trunk_layers=LAYERS,
+    context_tokens=262144,
+    hidden=2560,
+    vocabulary=248320,
+    query_heads=24,
+    kv_heads=2,
+    head_dim=256,
+    rope_dims=64,
+    rope_theta=1e7,
+    rope_sections=(11, 11, 10),
+    rms_eps=1e-6,
+    conv_kernel=4,
+    gdn_head_dim=128,
+    gdn_key_heads=16,
+    gdn_value_heads=48,
+    experts=512,
+    experts_used=10,
+    expert_ff=640,
+    shared_ff=640,
+    streams=4,
+    low_rank=320,
+    indexer_heads=4,
+    indexer_dim=128,
+    indexer_budget=2048,
+    ngram=NGRAM,
+)
+"""Section 1 of the model's description."""
+
 
 def outline(size: Size, *, draft: bool = True) -> ModelSpec:
     """The model of a catalogue entry; it can be placed and priced, not loaded.
@@ -44,7 +73,6 @@ def outline(size: Size, *, draft: bool = True) -> ModelSpec:
         size: the entry.
         draft: whether its drafter is there, inside or beside.
     """
-    shape = _hyperparameters()
     full = tuple((layer + 1) % INTERVAL == 0 for layer in range(LAYERS))
     part = GgufPart(
         Path(f"{size.id}.gguf"),
@@ -53,18 +81,18 @@ def outline(size: Size, *, draft: bool = True) -> ModelSpec:
         size_bytes=size.file_bytes,
         header=Header(version=3, metadata=Metadata({}, where=size.id), entries=(), alignment=32, data_start=0),
     )
-    tensors = _tensors(size, "", global_rules(shape), part)
+    tensors = _tensors(size, "", global_rules(REAL), part)
     for layer in range(LAYERS):
-        rules = block_rules(shape, full=full[layer], fused=False)
+        rules = block_rules(REAL, full=full[layer], fused=False)
         if layer == NGRAM.layer:
-            rules |= ngram_rules(shape)
+            rules |= ngram_rules(REAL)
         tensors |= _tensors(size, f"blk.{layer}.", rules, part)
     if draft:
-        tensors |= _tensors(size, f"blk.{LAYERS}.", draft_rules(shape, fused=False, halves=False), part)
+        tensors |= _tensors(size, f"blk.{LAYERS}.", draft_rules(REAL, fused=False, halves=False), part)
     table = BY_NAME["IQ4_NL"]
     tensors[TABLE] = TensorInfo(TABLE, (TABLE_ROWS, NGRAM.row_width), table, size.table_bytes, part, 0)
     return ModelSpec(
-        **{name: getattr(shape, name) for name in Hyperparameters.__dataclass_fields__},
+        **{name: getattr(REAL, name) for name in Hyperparameters.__dataclass_fields__},
         name=f"Qwen3.8-Flash-Next {size.name}",
         size_label="125B-A6B",
         has_draft=draft,
@@ -75,37 +103,6 @@ def outline(size: Size, *, draft: bool = True) -> ModelSpec:
         sampling=SamplingDefaults(),
         tensors=tensors,
         warnings=(),
-    )
-
-
-def _hyperparameters() -> Hyperparameters:
-    """Section 1 of the model's description."""
-    return Hyperparameters(
-        trunk_layers=LAYERS,
-        context_tokens=262144,
-        hidden=2560,
-        vocabulary=248320,
-        query_heads=24,
-        kv_heads=2,
-        head_dim=256,
-        rope_dims=64,
-        rope_theta=1e7,
-        rope_sections=(11, 11, 10),
-        rms_eps=1e-6,
-        conv_kernel=4,
-        gdn_head_dim=128,
-        gdn_key_heads=16,
-        gdn_value_heads=48,
-        experts=512,
-        experts_used=10,
-        expert_ff=640,
-        shared_ff=640,
-        streams=4,
-        low_rank=320,
-        indexer_heads=4,
-        indexer_dim=128,
-        indexer_budget=2048,
-        ngram=NGRAM,
     )
 
 
