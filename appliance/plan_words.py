@@ -8,11 +8,14 @@ from typing import Any
 
 from appliance.cost import USERS
 from appliance.examine import Examined
-from appliance.placed import Item, StagePlan
+from appliance.model.qwen4exp.spec import ModelSpec
+from appliance.placed import Item, Placement, StagePlan
 from appliance.placed_speed import StageTime
 from appliance.planning.from_rig import placed_view
 from appliance.planning.measured import stale, standing, subject_of
 from appliance.planning.plan import PlanView
+from appliance.rig.load import LoadedRig
+from appliance.rig.machine import Machine
 from appliance.rig.size import format_size
 from appliance.window_cost import Span
 
@@ -79,7 +82,8 @@ def plan_lines(examined: Examined) -> Iterator[str]:
         yield ""
         yield from speed_lines(seen)
     if not placement.stages:
-        yield from cpu_lines(examined)
+        yield ""
+        yield cpu_speed(examined.loaded, examined.machine, examined.spec, placement)
     for sentence in (*placement.notes, *examined.differences):
         yield f"note: {sentence}"
 
@@ -103,18 +107,16 @@ def _range(span: Span, form: str = ",.0f") -> str:
     return least if least == most else f"{least}-{most}"
 
 
-def cpu_lines(examined: Examined) -> Iterator[str]:
-    """Recorded speeds on the CPU, for which there are no estimates."""
-    loaded, bench = examined.loaded, examined.loaded.rig.machine.bench
-    subject = subject_of(loaded, examined.machine, examined.spec, examined.placement)
+def cpu_speed(loaded: LoadedRig, machine: Machine, spec: ModelSpec, placement: Placement) -> str:
+    """Recorded speeds of a rig on the CPU, or that there are none: they are not estimated."""
+    bench, subject = loaded.rig.machine.bench, subject_of(loaded, machine, spec, placement)
     if standing(bench, subject) is None:
         left_out = stale(bench, subject)
-        yield from [f"note: {left_out}"] if left_out else []
-        return
+        return "speeds on the CPU are not estimated" + (f"; {left_out}" if left_out else "")
     rates = {count: getattr(bench, f"users_{count}") for count in USERS}
     users = ", ".join(f"{count}: {rate:,.0f}" for count, rate in rates.items() if rate is not None)
     prompts = "" if bench.prompt is None else f"; prompts {bench.prompt:,.0f}"
-    yield f"tokens a second for users {users}{prompts} (measured)"
+    return f"tokens a second for users {users}{prompts} (measured)"
 
 
 def stage_words(stage: StagePlan, time: StageTime) -> str:

@@ -15,13 +15,14 @@ from appliance.errors import ApplianceError, MachineError, RigError
 from appliance.model.qwen4exp.spec import ModelSpec
 from appliance.models.catalogue import Size
 from appliance.placement import Placement, place
-from appliance.planning.plan import PlanView, view_of
+from appliance.plan_words import cpu_speed
+from appliance.planning.from_rig import placed_view
+from appliance.planning.plan import PlanView
 from appliance.rig.judge import Device, choose_device, judge
 from appliance.rig.load import LoadedRig, load_text
 from appliance.rig.machine import Machine
 from appliance.rig.migrate import migrated
 from appliance.rig.problem import Problem, refuse
-from appliance.rig.recorded import with_recorded
 from appliance.rig.schema import TABLES
 from appliance.rig.warnings import driver_problem
 from appliance.rig.write import HEADER, render
@@ -64,6 +65,7 @@ class Judged:
         device: what computes; None when refused before that is known.
         placement: bytes of every part; None when refused.
         plan: bars and speeds where a card computes.
+        cpu_speed: what is known of the speed where the CPU does.
     """
 
     text: str
@@ -73,6 +75,7 @@ class Judged:
     device: Device | None = None
     placement: Placement | None = None
     plan: PlanView | None = None
+    cpu_speed: str = ""
 
     @property
     def accepted(self) -> bool:
@@ -192,6 +195,7 @@ def judged(draft: Draft) -> Judged:
         device=device,
         placement=placement,
         plan=_planned(loaded, draft, placement),
+        cpu_speed=_cpu_speed(loaded, draft, placement),
     )
 
 
@@ -215,8 +219,14 @@ def _planned(loaded: LoadedRig, draft: Draft, placement: Placement | None) -> Pl
     """Bars and speeds of the placement, where cards compute."""
     if placement is None or not placement.stages:
         return None
-    written = loaded.rig.machine
-    return view_of(with_recorded(draft.machine, written), draft.model.spec, placement, bench=written.bench)
+    return placed_view(loaded, draft.machine, draft.model.spec, placement)
+
+
+def _cpu_speed(loaded: LoadedRig, draft: Draft, placement: Placement | None) -> str:
+    """What is known of the speed where the CPU computes."""
+    if placement is None or placement.stages:
+        return ""
+    return cpu_speed(loaded, draft.machine, draft.model.spec, placement)
 
 
 def _sentences(error: ApplianceError) -> tuple[str, ...]:

@@ -64,7 +64,7 @@ def plan_lines(judged: Judged) -> list[str]:
     if judged.plan is not None:
         lines += _card_lines(judged.plan)
     elif judged.placement is not None:
-        lines += _ram_lines(judged.placement)
+        lines += [*_ram_lines(judged.placement), judged.cpu_speed]
     return lines + [f"note: {note}" for note in judged.notes]
 
 
@@ -87,7 +87,6 @@ def _ram_lines(placement: Placement) -> list[str]:
     return [
         f"RAM    {bar(parts, placement.budget_bytes)} of {format_size(placement.budget_bytes)}",
         f"  {legend(parts)}",
-        "speeds on the CPU are not estimated",
     ]
 
 

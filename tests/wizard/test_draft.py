@@ -12,6 +12,7 @@ from appliance.errors import ApplianceError, RigError, UsageError
 from appliance.models.catalogue import read_catalogue
 from appliance.models.outline import outline
 from appliance.planning.bars import Part
+from appliance.planning.measured import subject_of
 from appliance.rig.load import load_rig, load_text
 from appliance.rig.size import GIB, MIB
 from setup_wizard.draft import Answer, Draft, Model, judged
@@ -209,6 +210,26 @@ def test_on_the_cpu_the_price_is_ram() -> None:
     assert "conversations 8 to 2" in change(advice.judged, now)
     assert "less RAM" in change(advice.judged, now)
     assert any("not estimated" in line for line in plan_lines(now))
+
+
+def recorded(base: Draft, **changes: str) -> Draft:
+    """A draft over a rig that holds recorded speeds of itself."""
+    first = judged(base)
+    assert first.loaded is not None
+    assert first.placement is not None
+    subject = dataclasses.asdict(subject_of(first.loaded, base.machine, base.model.spec, first.placement))
+    lines = [f'{name} = "{words}"' for name, words in (subject | changes).items()]
+    bench = "\n".join(["[machine.bench]", "users_1 = 61.0", "users_8 = 210.0", "prompt = 1800.0", *lines])
+    return dataclasses.replace(base, present=f"{first.text}\n{bench}\n")
+
+
+@pytest.mark.parametrize("base", [draft(), large()], ids=["CPU", "card"])
+def test_recorded_speeds_are_shown_until_something_changes(base: Draft) -> None:
+    known = recorded(base)
+    assert any("1: 61" in line for line in plan_lines(judged(known)))
+    other = judged(known.answer(Answer("serving.draft_max", 2)))
+    assert not any("1: 61" in line for line in plan_lines(other))
+    assert any("the rig has changed since" in line for line in plan_lines(other))
 
 
 def test_a_bar_has_a_letter_for_every_part_and_no_colour() -> None:
