@@ -15,9 +15,8 @@ from kernels.qsa._score import BIN_BASE, BIN_SHIFT, BINS, bin_of, chunk_tiles
 
 
 @triton.jit
-def place_blocks(block, at, mask, p_blocks, p_places, p_page_row, PAGE_BLOCKS: tl.constexpr):
+def place_blocks(block, page, at, mask, p_blocks, p_places, PAGE_BLOCKS: tl.constexpr):
     """Blocks to places `at` of the choice, as numbers and as places in the pool."""
-    page = tl.load(p_page_row + block // PAGE_BLOCKS, mask=mask, other=0)
     tl.store(p_blocks + at, block, mask=mask)
     tl.store(p_places + at, page * PAGE_BLOCKS + block % PAGE_BLOCKS, mask=mask)
 
@@ -73,24 +72,29 @@ def settle(p_bits, p_block, count, above, need, inner, lowest, p_blocks, p_place
     """
     o_list = tl.arange(0, LIST)
     bits = tl.load(p_bits + o_list, mask=o_list < count, other=-1)
+    block = tl.load(p_block + o_list, mask=o_list < count, other=0)
+    page = tl.load(p_page_row + block // PAGE_BLOCKS, mask=o_list < count, other=0)
     fits = count < LIST
     least, over = deciding_pattern(bits, p_bits, count, need, inner, lowest, fits, LIST)
     spare = need - over
     first = count * 0
     seen = count * 0
     while first < count:
-        block = tl.load(p_block + first + o_list, mask=first + o_list < count, other=0)
         greater = (bits > least).to(tl.int32)
         equal = (bits == least).to(tl.int32)
         before = seen + tl.cumsum(greater + (equal << 16), axis=0) - greater - (equal << 16)
         equals = before >> 16
         take = (greater > 0) | ((equal > 0) & (equals < spare))
         at = above + (before & 0xFFFF) + tl.minimum(equals, spare)
-        place_blocks(block, at, take, p_blocks, p_places, p_page_row, PAGE_BLOCKS)
-        greaters = (seen & 0xFFFF) + tl.sum(greater, axis=0)
-        seen = greaters + (tl.minimum((seen >> 16) + tl.sum(equal, axis=0), spare) << 16)
+        place_blocks(block, page, at, take, p_blocks, p_places, PAGE_BLOCKS)
         first += LIST
-        bits = tl.load(p_bits + first + o_list, mask=first + o_list < count, other=-1)
+        if first < count:
+            greaters = (seen & 0xFFFF) + tl.sum(greater, axis=0)
+            seen = greaters + (tl.minimum((seen >> 16) + tl.sum(equal, axis=0), spare) << 16)
+            m_list = first + o_list < count
+            bits = tl.load(p_bits + first + o_list, mask=m_list, other=-1)
+            block = tl.load(p_block + first + o_list, mask=m_list, other=0)
+            page = tl.load(p_page_row + block // PAGE_BLOCKS, mask=m_list, other=0)
 
 
 @triton.jit
@@ -118,53 +122,65 @@ def pick(
     if known <= BUDGET:
         if i_chunk == 0:
             b_choice = tl.arange(0, BLOCK_BUDGET)
-            place_blocks(b_choice, b_choice, b_choice < known, p_blocks, p_places, p_page_row, PAGE_BLOCKS)
+            m_choice = b_choice < known
+            page = tl.load(p_page_row + b_choice // PAGE_BLOCKS, mask=m_choice, other=0)
+            place_blocks(b_choice, page, b_choice, m_choice, p_blocks, p_places, PAGE_BLOCKS)
         return
     if first >= end:
         return
+    o_row = i_row.to(tl.int64) * longest
+    p_list_bits += o_row
+    p_list_block += o_row
+    p_scores += o_row
+    b_block = first + tl.arange(0, STEP)
+    m_block = b_block < end
+    value = tl.load(p_scores + b_block, mask=m_block, other=0.0)
+    page = tl.load(p_page_row + b_block // PAGE_BLOCKS, mask=m_block, other=0)
+    used = (known - 1) // share + 1
     b_bin = tl.arange(0, BINS)
     p_histogram += i_row * (CHUNKS * BINS) + b_bin
     histogram = tl.zeros([BINS], dtype=tl.int32)
     earlier = tl.zeros([BINS], dtype=tl.int32)
     for i in tl.static_range(CHUNKS):
-        part = tl.load(p_histogram + i * BINS)
+        part = tl.load(p_histogram + i * BINS, mask=(b_bin >= 0) & (i < used), other=0)
         histogram += part
         earlier += tl.where(i < i_chunk, part, 0)
     reaching = known - tl.cumsum(histogram, axis=0) + histogram
     decides = tl.sum((reaching >= BUDGET).to(tl.int32), axis=0) - 1
-    # Above the deciding bin are fewer than the budget; in it there may be all.
-    both = tl.sum(tl.where(b_bin > decides, histogram + (earlier << 16), 0), axis=0)
-    inside = (b_bin == decides).to(tl.int64)
-    equals = tl.sum((histogram.to(tl.int64) + (earlier.to(tl.int64) << 32)) * inside, axis=0)
-    above = both & 0xFFFF
-    written = both >> 16
-    count = (equals & 0x7FFFFFFF).to(tl.int32)
-    listed = (equals >> 32).to(tl.int32)
-    o_row = i_row.to(tl.int64) * longest
-    p_list_bits += o_row
-    p_list_block += o_row
+    # Four numbers in one sum: above the deciding bin are fewer than 2^11 blocks, in it fewer than 2^20; so are those
+    # of earlier chunks.
+    over_bins = histogram.to(tl.int64) + (earlier.to(tl.int64) << 11)
+    deciding = (histogram.to(tl.int64) << 22) + (earlier.to(tl.int64) << 42)
+    counts = tl.sum(tl.where(b_bin > decides, over_bins, tl.where(b_bin == decides, deciding, 0)), axis=0)
+    above = (counts & 0x7FF).to(tl.int32)
+    written = ((counts >> 11) & 0x7FF).to(tl.int32)
+    count = ((counts >> 22) & 0xFFFFF).to(tl.int32)
+    listed = (counts >> 42).to(tl.int32)
     while first < end:
-        b_block = first + tl.arange(0, STEP)
-        m_block = b_block < end
-        bits = tl.load(p_scores + o_row + b_block, mask=m_block, other=0.0).to(tl.int32, bitcast=True)
+        bits = value.to(tl.int32, bitcast=True)
         own = bin_of(bits)
         over = (m_block & (own > decides)).to(tl.int32)
         equal = (m_block & (own == decides)).to(tl.int32)
         through = tl.cumsum(over + (equal << 16), axis=0)
-        total = tl.sum(over + (equal << 16), axis=0)
-        place_blocks(b_block, written + (through & 0xFFFF) - 1, over > 0, p_blocks, p_places, p_page_row, PAGE_BLOCKS)
+        place_blocks(b_block, page, written + (through & 0xFFFF) - 1, over > 0, p_blocks, p_places, PAGE_BLOCKS)
         o_list = listed + (through >> 16) - 1
         tl.store(p_list_bits + o_list, bits, mask=equal > 0)
         tl.store(p_list_block + o_list, b_block, mask=equal > 0)
-        written += total & 0xFFFF
-        listed += total >> 16
         first += STEP
+        if first < end:
+            total = tl.sum(over + (equal << 16), axis=0)
+            written += total & 0xFFFF
+            listed += total >> 16
+            b_block = first + tl.arange(0, STEP)
+            m_block = b_block < end
+            value = tl.load(p_scores + b_block, mask=m_block, other=0.0)
+            page = tl.load(p_page_row + b_block // PAGE_BLOCKS, mask=m_block, other=0)
     tl.debug_barrier()
     done = tl.atomic_add(p_tickets + i_row, 1, sem="acq_rel", scope="gpu")
-    if done == (known - 1) // share:
+    if done == used - 1:
         tl.debug_barrier()
         for i in tl.static_range(CHUNKS):
-            tl.store(p_histogram + i * BINS, tl.zeros([BINS], dtype=tl.int32))
+            tl.store(p_histogram + i * BINS, tl.zeros([BINS], dtype=tl.int32), mask=(b_bin >= 0) & (i < used))
         tl.store(p_tickets + i_row, 0)
         inner = (decides > 0) & (decides < BINS - 1)
         lowest = tl.where(inner, (decides + BIN_BASE) << BIN_SHIFT, 0)

@@ -27,8 +27,8 @@ def bin_of(bits):
 
 @triton.jit
 def chunk_tiles(known, TILE: tl.constexpr, CHUNKS: tl.constexpr):
-    """Tiles of each of a row's chunks."""
-    return tl.maximum((known + (TILE * CHUNKS - 1)) // (TILE * CHUNKS), 1)
+    """Tiles of each of a row's chunks; two at least, because every chunk costs a program."""
+    return tl.maximum((known + (TILE * CHUNKS - 1)) // (TILE * CHUNKS), 2)
 
 
 @triton.jit
@@ -72,6 +72,21 @@ def over_heads(score, TILE: tl.constexpr, GROUP: tl.constexpr, HEAD_BLOCK: tl.co
 
 
 @triton.jit
+def keep_scores(
+    score, block, tile, row, known, wanted, p_scores, p_histogram, longest,
+    BUDGET: tl.constexpr, TILE: tl.constexpr, CHUNKS: tl.constexpr,
+):  # fmt: skip
+    """Stores the scores of blocks that rows know, and counts those of rows that have a choice."""
+    # Also turns -0 and NaN into 0, whose pattern orders first.
+    score = tl.where(score > 0.0, score, 0.0)
+    mask = (block < known) & wanted
+    tl.store(p_scores + row * longest + block, score, mask=mask)
+    o_chunk = (row * CHUNKS + tile // chunk_tiles(known, TILE, CHUNKS)) * BINS
+    p_bin = p_histogram + o_chunk + bin_of(score.to(tl.int32, bitcast=True))
+    tl.atomic_add(p_bin, 1, mask=mask & (known > BUDGET), sem="relaxed")
+
+
+@triton.jit
 def score_tile(
     key, query, b_block, tile, row, count, position, p_scores, p_histogram, longest,
     HEAD_BLOCK: tl.constexpr, GROUP: tl.constexpr, BLOCK_TOKENS: tl.constexpr, BUDGET: tl.constexpr,
@@ -80,17 +95,22 @@ def score_tile(
     """Scores of a tile of blocks for up to GROUP rows of one span: stored and counted."""
     if EXACT == 0:
         key = key.to(tl.float16)
-    score = over_heads(tl.maximum(tile_dot(key, query, EXACT), 0.0), TILE, GROUP, HEAD_BLOCK)
-    # Also turns -0 and NaN into 0, whose pattern orders first.
-    score = tl.where(score > 0.0, score, 0.0)
-    b_group = tl.arange(0, GROUP)
-    known = (position + b_group + 1) // BLOCK_TOKENS
-    m_score = (b_block[:, None] < known[None, :]) & (b_group < count)[None, :]
-    o_row = (row + b_group).to(tl.int64)
-    tl.store(p_scores + o_row[None, :] * longest + b_block[:, None], score, mask=m_score)
-    o_chunk = (o_row * CHUNKS + tile // chunk_tiles(known, TILE, CHUNKS)) * BINS
-    p_bin = p_histogram + o_chunk[None, :] + bin_of(score.to(tl.int32, bitcast=True))
-    tl.atomic_add(p_bin, 1, mask=m_score & (known > BUDGET)[None, :], sem="relaxed")
+    product = tl.maximum(tile_dot(key, query, EXACT), 0.0)
+    if count == 1:
+        # Zeros between the heads' own sums change nothing: the order is that of `over_heads`.
+        b_column = tl.arange(0, GROUP * HEAD_BLOCK)
+        alone = tl.sum(tl.where(b_column[None, :] < HEAD_BLOCK, product, 0.0), axis=1)
+        keep_scores(
+            alone, b_block, tile, row.to(tl.int64), (position + 1) // BLOCK_TOKENS, True, p_scores, p_histogram,
+            longest, BUDGET, TILE, CHUNKS,
+        )  # fmt: skip
+    else:
+        b_group = tl.arange(0, GROUP)[None, :]
+        keep_scores(
+            over_heads(product, TILE, GROUP, HEAD_BLOCK), b_block[:, None], tile, (row + b_group).to(tl.int64),
+            (position + b_group + 1) // BLOCK_TOKENS, b_group < count, p_scores, p_histogram,
+            longest, BUDGET, TILE, CHUNKS,
+        )  # fmt: skip
 
 
 @triton.jit

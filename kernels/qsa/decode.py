@@ -14,7 +14,6 @@ from kernels.window import MOST_ROWS, WindowRows
 
 BINS = 256
 MOST_CHUNKS = 32
-GROUP = 8
 TILE = 64
 MOST_BLOCKS = 1 << 20
 
@@ -149,7 +148,7 @@ def select_decode(
         HEAD_BLOCK=head_block,
         DIM=dim,
         BLOCK_DIM=max(16, triton.next_power_of_2(dim)),
-        GROUP=max(GROUP, 16 // head_block),
+        GROUP=max(4 if count <= 4 else 8, 16 // head_block),
         BLOCK_ROWS=max(2, triton.next_power_of_2(count)),
         EXACT=exact,
         STAGES=1 if exact else 3,
