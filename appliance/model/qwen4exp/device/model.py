@@ -112,7 +112,7 @@ class DeviceModel:
         last = self.parts.last_stage
         with last.on():
             chosen = logits[torch.tensor(wanted, dtype=torch.int64, device=logits.device)]
-        last.lead()
+        last.lead(chosen)
         return chosen
 
     @torch.inference_mode()

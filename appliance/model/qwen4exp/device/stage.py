@@ -111,10 +111,12 @@ class Stage:
         if self.stream is not None:
             self.stream.wait_stream(torch.cuda.current_stream(self.device))
 
-    def lead(self) -> None:
-        """What is launched on the current stream from now on comes after what the stage has."""
+    def lead(self, made: torch.Tensor) -> None:
+        """What is launched on the current stream from now on, to use what the stage made, comes after it."""
         if self.stream is not None:
-            torch.cuda.current_stream(self.device).wait_stream(self.stream)
+            current = torch.cuda.current_stream(self.device)
+            current.wait_stream(self.stream)
+            made.record_stream(current)
 
     def give_store(self, resident: Sequence[Sequence[int]]) -> ExpertStore:
         """Makes the homes of the routed experts: those `resident` of each layer on the card, the draft layer last."""
