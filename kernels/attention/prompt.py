@@ -87,14 +87,8 @@ def prepare_chunk(
         ValueError: shapes or dtypes that do not fit.
     """
     rows, (heads, dim), kv_heads = chunk.rows, mixed.query.shape[1:], mixed.key.shape[1]
-    mixed.check(rows)
-    if pool.keys.shape[1] != kv_heads or pool.keys.shape[3] != dim:
-        raise ValueError(f"the pool holds {list(pool.keys.shape[1:])}, the chunk's keys are {kv_heads} heads of {dim}")
-    check_tensor("query_norm", query_norm, (dim,))
-    check_tensor("key_norm", key_norm, (dim,))
     pairs, page_tokens, device = rope.cos.shape[2], pool.keys.shape[2], pages.device
-    check_tensor("cosines", rope.cos, (2, rows, pairs))
-    check_tensor("sines", rope.sin, (2, rows, pairs))
+    _check_prepare(mixed, chunk, rope, query_norm, key_norm, pool)
     out = torch.empty(rows, heads, dim, dtype=query_dtype(pool.keys.dtype), device=device)
     index_out, index_heads, index_dim, block_tokens = None, 0, 2 * pairs, 1
     index_query = index_key = mixed.query
@@ -105,9 +99,7 @@ def prepare_chunk(
         index_heads, index_dim = index_query.shape[1:]
         block_tokens, ring, pooled = indexer.block_tokens, indexer.ring, indexer.pooled
         index_norms = (indexer.query_norm, indexer.key_norm)
-        index_out = torch.empty(
-            rows, index_heads, index_dim, dtype=query_dtype(pooled.dtype), device=device
-        )  # fmt: skip
+        index_out = torch.empty(rows, index_heads, index_dim, dtype=query_dtype(pooled.dtype), device=device)
     if 2 * pairs > min(dim, index_dim):
         raise ValueError(f"{2 * pairs} values are to be rotated, heads have {dim} and the indexer's {index_dim}")
     block = triton.next_power_of_2(dim)
@@ -205,6 +197,24 @@ def _line_up(pool: KvPool, pages: torch.Tensor, chunk: Chunk, *, first: int, hea
         KV_HEADS=kv_heads, DIM=dim, BLOCK=block, PAGE_TOKENS=page_tokens, ROWS=tile, SCALED=pool.kind == 2,
         EXACT=pool.kind == 0, num_warps=4,
     )  # fmt: skip
+
+
+def _check_prepare(
+    mixed: MixedChunk,
+    chunk: Chunk,
+    rope: RopeRows,
+    query_norm: torch.Tensor,
+    key_norm: torch.Tensor,
+    pool: KvPool,
+) -> None:
+    (kv_heads, dim), tables = mixed.key.shape[1:], (2, chunk.rows, rope.cos.shape[2])
+    mixed.check(chunk.rows)
+    if pool.keys.shape[1] != kv_heads or pool.keys.shape[3] != dim:
+        raise ValueError(f"the pool holds {list(pool.keys.shape[1:])}, the chunk's keys are {kv_heads} heads of {dim}")
+    check_tensor("query_norm", query_norm, (dim,))
+    check_tensor("key_norm", key_norm, (dim,))
+    check_tensor("cosines", rope.cos, tables)
+    check_tensor("sines", rope.sin, tables)
 
 
 def _check_heads(name: str, part: torch.Tensor, rows: int) -> None:

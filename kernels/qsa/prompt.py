@@ -65,16 +65,8 @@ def select_chunk(
     Raises:
         ValueError: shapes or dtypes that do not fit.
     """
-    count, heads, dim = query.shape
-    exact = pooled.dtype == torch.float32
-    check_tensor("indexer queries", query, (chunk.rows, heads, dim), torch.float32 if exact else torch.float16)
-    if pooled.dim() != 3 or pooled.shape[2] != dim or not pooled.is_contiguous():
-        raise ValueError(f"block keys are [pages, blocks, {dim}], contiguous, found {list(pooled.shape)}")
-    if budget_blocks < 1 or not 1 <= group_rows <= 31:
-        raise ValueError(f"a budget of {budget_blocks} blocks for groups of {group_rows} rows; needed 1, and 1 to 31")
-    most, device = chunk.stop // block_tokens, query.device
-    if most > pages.shape[1] * pooled.shape[1]:
-        raise ValueError(f"{most} blocks, but pages for {pages.shape[1] * pooled.shape[1]}")
+    _check(query, pooled, chunk, pages, block_tokens, budget_blocks, group_rows)
+    most, device, count = chunk.stop // block_tokens, query.device, chunk.rows
     if most <= budget_blocks:
         return None
     groups, width = triton.cdiv(count, group_rows), min(most, group_rows * budget_blocks)
@@ -90,20 +82,60 @@ def select_chunk(
     listed = torch.empty(rows, most if most > LIST else 0, dtype=torch.int32, device=device)
     bounds = torch.empty(2, rows, dtype=torch.int32, device=device)
     for first in range(0, count, rows):
-        now = min(rows, count - first)
-        score[(triton.cdiv(most, _TILE), triton.cdiv(now, _ROWS))](
-            query, pooled, pages, pages.stride(0), scores, chunk.slot, chunk.start, first, first + now, most,
-            HEADS=heads, DIM=dim, BLOCK_DIM=max(16, triton.next_power_of_2(dim)), BLOCK_TOKENS=block_tokens,
-            PAGE_BLOCKS=pooled.shape[1], BUDGET=budget_blocks, ROWS=_ROWS, TILE=_TILE, EXACT=exact,
-            num_warps=8 if exact else 4,
-        )  # fmt: skip
+        stop = min(first + rows, count)
+        _score(query, pooled, chunk, pages, first=first, stop=stop, out=scores, block_tokens=block_tokens,
+               budget_blocks=budget_blocks)  # fmt: skip
         bits = scores.view(torch.int32)
-        decide[(now,)](
+        decide[(stop - first,)](
             bits, listed, bounds[0], bounds[1], chunk.start, first, most,
             BLOCK_TOKENS=block_tokens, BUDGET=budget_blocks, LIST=LIST, num_warps=4,
         )  # fmt: skip
-        list_blocks[(triton.cdiv(now, group_rows),)](
-            bits, bounds[0], bounds[1], out.blocks, out.members, out.counts, width, chunk.start, first, first + now,
-            most, BLOCK_TOKENS=block_tokens, GROUP=group_rows, TILE=1024, num_warps=4,
+        list_blocks[(triton.cdiv(stop - first, group_rows),)](
+            bits, bounds[0], bounds[1], out.blocks, out.members, out.counts, width, chunk.start, first, stop, most,
+            BLOCK_TOKENS=block_tokens, GROUP=group_rows, TILE=1024, num_warps=4,
         )  # fmt: skip
     return out
+
+
+def _score(
+    query: torch.Tensor,
+    pooled: torch.Tensor,
+    chunk: Chunk,
+    pages: torch.Tensor,
+    *,
+    first: int,
+    stop: int,
+    out: torch.Tensor,
+    block_tokens: int,
+    budget_blocks: int,
+) -> None:
+    """Scores of rows `first` to `stop` against all blocks, to the first rows of `out`."""
+    _, heads, dim = query.shape
+    exact = pooled.dtype == torch.float32
+    score[(triton.cdiv(out.shape[1], _TILE), triton.cdiv(stop - first, _ROWS))](
+        query, pooled, pages, pages.stride(0), out, chunk.slot, chunk.start, first, stop, out.shape[1],
+        HEADS=heads, DIM=dim, BLOCK_DIM=max(16, triton.next_power_of_2(dim)), BLOCK_TOKENS=block_tokens,
+        PAGE_BLOCKS=pooled.shape[1], BUDGET=budget_blocks, ROWS=_ROWS, TILE=_TILE, EXACT=exact,
+        num_warps=8 if exact else 4,
+    )  # fmt: skip
+
+
+def _check(
+    query: torch.Tensor,
+    pooled: torch.Tensor,
+    chunk: Chunk,
+    pages: torch.Tensor,
+    block_tokens: int,
+    budget_blocks: int,
+    group_rows: int,
+) -> None:
+    _, heads, dim = query.shape
+    dtype = torch.float32 if pooled.dtype == torch.float32 else torch.float16
+    check_tensor("indexer queries", query, (chunk.rows, heads, dim), dtype)
+    if pooled.dim() != 3 or pooled.shape[2] != dim or not pooled.is_contiguous():
+        raise ValueError(f"block keys are [pages, blocks, {dim}], contiguous, found {list(pooled.shape)}")
+    if budget_blocks < 1 or not 1 <= group_rows <= 31:
+        raise ValueError(f"a budget of {budget_blocks} blocks for groups of {group_rows} rows; needed 1, and 1 to 31")
+    room = pages.shape[1] * pooled.shape[1]
+    if chunk.stop // block_tokens > room:
+        raise ValueError(f"{chunk.stop // block_tokens} blocks, but pages for {room}")
