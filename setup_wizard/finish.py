@@ -50,6 +50,9 @@ def finish(path: Path, text: str, machine: Machine, *, say: Callable[[str], None
         f"{examined.spec.name}: {placement.parallel} conversations of {placement.max_tokens} tokens, "
         f"{format_size(placement.total_bytes)} of {format_size(placement.budget_bytes)}"
     )
+    for stage in placement.stages:
+        used = f"{format_size(stage.used_bytes)} of {format_size(stage.budget_bytes)}"
+        say(f"card {stage.card.index} {stage.card.name}: layers {stage.first_layer} to {stage.past_layer - 1}, {used}")
     cards = reserved(examined.loaded, machine)
     if cards:
         _write_override(path.parent / OVERRIDE, cards, say)

@@ -15,7 +15,7 @@ from appliance.rig.migrate import MIGRATIONS
 from appliance.rig.size import MIB
 from setup_wizard.__main__ import main
 from setup_wizard.compose import override
-from setup_wizard.headless import OVERRIDE, set_up
+from setup_wizard.headless import OVERRIDE, read_answers, set_up, set_up_with
 from tests.builders.machines import card, machine
 
 HAND = """# ours
@@ -162,6 +162,27 @@ def test_cards_are_reserved_by_uuid_and_never_counted(rig: Path) -> None:
     assert device == {"driver": "nvidia", "device_ids": [card(0).uuid, card(1).uuid], "capabilities": ["gpu"]}
     assert service["ulimits"] == {"memlock": -1}
     assert [entry.uuid for entry in load_rig(rig, environment={}).rig.machine.card] == [card(0).uuid, card(1).uuid]
+
+
+def test_several_cards_in_an_answers_file(rig: Path, tmp_path: Path) -> None:
+    """CFG-14, SPLIT-02: the order is kept, every card's layers are said, the override hands all of them over."""
+    uuids = [card(1).uuid, card(0).uuid]
+    file, lines = tmp_path / "answers.toml", list[str]()
+    file.write_text(f"[cards]\ndevices = {uuids}\nlayer_split = [3]\n")
+    set_up_with(rig, machine(cards=3), read_answers(file), reset=False, say=lines.append)
+    loaded = load_rig(rig, environment={})
+    assert loaded.rig.cards.devices == tuple(uuids)
+    assert loaded.rig.cards.layer_split == (3,)
+    assert [line.partition(",")[0] for line in lines if line.startswith("card ")] == [
+        "card 1 NVIDIA Test 32G: layers 0 to 2",
+        "card 0 NVIDIA Test 32G: layers 3 to 7",
+    ]
+    service = yaml.safe_load((rig.parent / OVERRIDE).read_text())["services"]["strata"]
+    (device,) = service["deploy"]["resources"]["reservations"]["devices"]
+    assert device["device_ids"] == uuids
+    file.write_text(f"[cards]\ndevices = {uuids}\nlayer_split = [4, 4]\n")
+    with pytest.raises(RigError, match=r"write \[4\]"):
+        set_up_with(rig, machine(cards=3), read_answers(file), reset=False, say=lines.append)
 
 
 def test_no_card_no_override(rig: Path) -> None:
