@@ -15,9 +15,12 @@ def gather(
     p_table, p_token, p_token_ring, p_multiplier, p_head_rows, p_head_offset, p_out, reset, slot, start,
     ORDER: tl.constexpr, HEADS: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, RING: tl.constexpr,
     KIND: tl.constexpr, BLOCK_WEIGHTS: tl.constexpr, BLOCK_BYTES: tl.constexpr, ROW_BYTES: tl.constexpr,
-    EXACT: tl.constexpr,
+    STAGED: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
-    """Grid (rows, heads): the table row that a head's hash of the last tokens picks. Integers stay 64 bits."""
+    """Grid (rows, heads): the table row that a head's hash of the last tokens picks. Integers stay 64 bits.
+
+    STAGED: the table holds the picked rows already, [rows, heads].
+    """
     i_row = tl.program_id(0)
     i_head = tl.program_id(1)
     mixed = tl.load(p_token + i_row).to(tl.int64) * tl.load(p_multiplier)
@@ -34,6 +37,8 @@ def gather(
         token = tl.where(ended, reset, token)
         mixed = tl.where(i <= depth, mixed ^ (token.to(tl.int64) * tl.load(p_multiplier + i)), mixed)
     number = mixed % tl.load(p_head_rows + i_head) + tl.load(p_head_offset + i_head)
+    if STAGED:
+        number = i_row.to(tl.int64) * HEADS + i_head
     k = tl.arange(0, BLOCK)
     value = decode(p_table + number * ROW_BYTES, k, k < WIDTH, KIND, BLOCK_WEIGHTS, BLOCK_BYTES)
     tl.store(p_out + (i_row.to(tl.int64) * HEADS + i_head) * WIDTH + k, narrow(value, EXACT), mask=k < WIDTH)

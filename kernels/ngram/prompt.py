@@ -32,13 +32,15 @@ def add_ngrams_chunk(
     exact: bool,
     parts: torch.Tensor | None = None,
     inject: torch.Tensor | None = None,
+    staged: bool = False,
 ) -> None:
     """Adds the block before and the embedding of the last tokens to the streams; formulas as in `kernels.ngram.decode`.
 
     Args:
         x: float32 [rows, streams, hidden], updated in place.
         chunk: where the rows belong.
-        table: in device memory, or pinned on the host and read over the link.
+        table: in device memory, or pinned on the host and read over the link. If staged: [rows * heads, row bytes], the
+            picked rows of this chunk, which the host has gathered.
         hashing: constants.
         weights: of the layer.
         order: of the n-grams, rows between two taps.
@@ -48,6 +50,7 @@ def add_ngrams_chunk(
         exact: float32 operands and products.
         parts: of the block before, as in `kernels.hyper.prompt`.
         inject: weights of its output.
+        staged: see table.
 
     Raises:
         ValueError: shapes do not belong together, or a type that has no kernel.
@@ -60,11 +63,16 @@ def add_ngrams_chunk(
     for first in range(0, chunk.rows, PIECE_ROWS):
         tokens = chunk.tokens[first : first + PIECE_ROWS]
         piece = Chunk(chunk.slot, chunk.start + first, tokens)
-        found = _gather(piece, table, hashing, state, exact=exact)
+        mine = table
+        if staged:
+            mine = Table(table.raw[first * hashing.head_rows.shape[0] :], table.type_name, table.columns)
+        found = _gather(piece, mine, hashing, state, staged=staged, exact=exact)
         _add(x[first : first + piece.rows], found, piece, weights, order, state, room=room, eps=eps, exact=exact)
 
 
-def _gather(chunk: Chunk, table: Table, hashing: NgramHash, state: NgramState, *, exact: bool) -> torch.Tensor:
+def _gather(
+    chunk: Chunk, table: Table, hashing: NgramHash, state: NgramState, *, staged: bool, exact: bool
+) -> torch.Tensor:
     """The picked table rows [rows, heads * width], float32 if exact, else fp16."""
     order, heads, width = hashing.multipliers.shape[0], hashing.head_rows.shape[0], table.columns
     dtype = torch.float32 if exact else torch.float16
@@ -72,8 +80,8 @@ def _gather(chunk: Chunk, table: Table, hashing: NgramHash, state: NgramState, *
     _chunk.gather[(chunk.rows, heads)](
         table.raw, chunk.tokens, state.tokens, hashing.multipliers, hashing.head_rows, hashing.head_offsets, out,
         hashing.reset, chunk.slot, chunk.start,
-        ORDER=order, HEADS=heads, WIDTH=width, BLOCK=triton.next_power_of_2(width), RING=RING_POSITIONS, EXACT=exact,
-        num_warps=1, **table.kind,
+        ORDER=order, HEADS=heads, WIDTH=width, BLOCK=triton.next_power_of_2(width), RING=RING_POSITIONS,
+        STAGED=staged, EXACT=exact, num_warps=1, **table.kind,
     )  # fmt: skip
     return out
 

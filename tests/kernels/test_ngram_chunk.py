@@ -8,7 +8,9 @@ import pytest
 import torch
 
 from kernels.chunk import Chunk
+from kernels.embedding import Table
 from kernels.linear.prompt import Room, room_halves
+from kernels.ngram import context_windows, hash_rows
 from kernels.ngram import prompt as many
 from kernels.ngram.prompt import add_ngrams_chunk
 from tests.kernels.test_ngram_decode import EPS, HIDDEN, RESET, STREAMS, VOCABULARY, Layer, expected
@@ -16,14 +18,22 @@ from tests.kernels.windows import Span
 
 
 def read(
-    layer: Layer, slot: int, start: int, tokens: list[int], x: torch.Tensor, *, parts: torch.Tensor | None = None
+    layer: Layer,
+    slot: int,
+    start: int,
+    tokens: list[int],
+    x: torch.Tensor,
+    *,
+    parts: torch.Tensor | None = None,
+    staged: Table | None = None,
 ) -> torch.Tensor:
     """x [rows, streams, hidden] of one chunk after the layer; parts are written with weight 1."""
     device, w = layer.device, layer.weights
     found = x.clone().to(device)
     add_ngrams_chunk(
-        x=found, chunk=Chunk(slot, start, torch.tensor(tokens, dtype=torch.int32, device=device)), table=layer.table,
-        hashing=layer.hashing, weights=w, order=3, state=layer.state,
+        x=found, chunk=Chunk(slot, start, torch.tensor(tokens, dtype=torch.int32, device=device)),
+        table=staged or layer.table, staged=staged is not None, hashing=layer.hashing, weights=w, order=3,
+        state=layer.state,
         room=Room(room_halves([w.key, w.value], exact=layer.exact), device=device), eps=EPS, exact=layer.exact,
         parts=None if parts is None else parts.to(device),
         inject=None if parts is None else torch.ones(len(tokens), STREAMS, device=device),
@@ -68,6 +78,24 @@ def test_writes_the_block_before_first(device: str) -> None:
     found = read(layer, 0, 0, tokens, x, parts=block)
     wanted = expected(layer, tokens, x + block.sum(0)[:, None])
     torch.testing.assert_close(found.double(), wanted, rtol=2e-5, atol=2e-5)
+
+
+def test_rows_that_the_host_gathered_give_the_same_bits(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Staged: the table has the picked rows, one after the other, and nothing else."""
+    monkeypatch.setattr(many, "PIECE_ROWS", 16)
+    tokens, x = text(21)
+    layers = [Layer(device), Layer(device)]
+    hashing, table = layers[0].hashing, layers[0].table
+    windows = context_windows(torch.tensor([tokens]), torch.full((1, 2), RESET), reset=RESET)[0]
+    numbers = hash_rows(
+        windows,
+        multipliers=hashing.multipliers.cpu(),
+        head_rows=hashing.head_rows.cpu(),
+        head_offsets=hashing.head_offsets.cpu(),
+    )
+    picked = Table(table.raw[numbers.reshape(-1).to(device)], table.type_name, table.columns)
+    wanted = read(layers[0], 1, 0, tokens, x)
+    assert torch.equal(read(layers[1], 1, 0, tokens, x, staged=picked), wanted)
 
 
 def test_other_slots_keep_their_rings(device: str) -> None:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from appliance.model.plan import LoadPlan
 from appliance.model.qwen4exp.device.hotness import hottest
-from appliance.model.qwen4exp.device.ngram import ngram_table
+from appliance.model.qwen4exp.device.ngram import ngram_table, stored_rows
 from appliance.model.qwen4exp.device.shares import EMBEDDING, on_device, own_tensors, stage_devices, stage_ranges
 from appliance.model.qwen4exp.device.source import FileSource, Source
 from appliance.model.qwen4exp.device.stage import Common, Stage
@@ -94,7 +94,9 @@ def load_stages(spec: ModelSpec, plan: LoadPlan, progress: Progress) -> LoadedSt
         if stage.has_ngram and spec.ngram is not None:
             progress("opening the n-gram table", 97)
             with on_device(stage.device):
-                stage.give_ngrams(ngram_table(sources[stage.device], spec, home=plan.ngram_home))
+                source, home = sources[stage.device], plan.ngram_home
+                stored = stored_rows(source, spec, home=home, slots=plan.slots)
+                stage.give_ngrams(ngram_table(source, spec, home=home), stored)
     for staging in stagings.values():
         staging.check()
         staging.close()

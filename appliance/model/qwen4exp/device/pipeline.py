@@ -15,6 +15,8 @@ from appliance.model.qwen4exp.device.clocks import Mark, StageClock, WorkingTime
 from appliance.model.qwen4exp.device.graphs import Launch, StageGraphs
 from appliance.model.qwen4exp.device.handoff import Border
 from appliance.model.qwen4exp.device.loading import LoadedStages
+from appliance.model.qwen4exp.device.prompt import Prompts
+from appliance.model.qwen4exp.device.prompt_turn import ChunkTail
 from appliance.model.qwen4exp.device.ranges import Ranges
 from appliance.model.qwen4exp.device.results import Found, LaneMemory
 from appliance.model.qwen4exp.device.trunk import Pending
@@ -32,12 +34,14 @@ class StepShape:
         spans: bucket of its spans.
         steps: drafts to grow; 0 leaves the chain out.
         draws: how its slots draw.
+        chunk: the window is the last row of a prompt chunk, whose layers run before it.
     """
 
     rows: int
     spans: int
     steps: int
     draws: Draws
+    chunk: bool = False
 
 
 def read_lanes(stages: int) -> int:
@@ -61,6 +65,7 @@ class Launcher:
         self._memory = [LaneMemory(parts.last_stage, plan) for _ in range(places)]
         self._working = WorkingTime()
         self._logits: dict[int, torch.Tensor] = {}
+        self._prompts = Prompts(parts, plan) if plan.chunk_rows else None
         self._range = Ranges(on=plan.nvtx)
         self.gaps = HostGaps()
 
@@ -74,7 +79,13 @@ class Launcher:
         return tuple(clock.status(self._working.total_s) for clock in self._clocks)
 
     def submit(
-        self, shape: StepShape, spans: Sequence[SpanPlan], *, lane: int = 0, meanwhile: Callable[[], None] = nothing
+        self,
+        shape: StepShape,
+        spans: Sequence[SpanPlan],
+        *,
+        lane: int = 0,
+        tail: ChunkTail | None = None,
+        meanwhile: Callable[[], None] = nothing,
     ) -> None:
         """Sends a turn on its way: one launch a stage, one copy a border, one copy back; waits for nothing.
 
@@ -82,13 +93,13 @@ class Launcher:
             shape: of the turn.
             spans: of the window.
             lane: has no window on its way.
+            tail: the prompt chunk whose last row the window is.
             meanwhile: called before anything that takes long.
         """
         launches = self._launches(shape.rows, lambda: self._step(shape))
-        keys: list[Hashable] = [*[shape.rows] * (len(launches) - 1), shape]
+        keys = self._keys(shape.rows, shape, chunk=shape.chunk)
         self._prepare(shape.rows, keys, launches, meanwhile=meanwhile)
-        with self._range("window"):
-            self._send(shape.rows, spans, keys, launches, lane=lane)
+        self._send(shape.rows, spans, keys, launches, lane=lane, tail=tail)
         memory = self._memory[lane]
         with self._parts.last_stage.on():
             memory.fetch(shape.rows, self._last.bucket(shape.rows).result)
@@ -110,12 +121,13 @@ class Launcher:
                 clock.over(lane)
         return found
 
-    def verify(self, rows: int, spans: Sequence[SpanPlan]) -> torch.Tensor:
+    def verify(self, rows: int, spans: Sequence[SpanPlan], *, tail: ChunkTail | None = None) -> torch.Tensor:
         """float32 [rows, vocabulary] of a window, on the last stage's stream; valid until the next launch."""
-        launches = self._launches(rows, lambda: self._verify(rows))
-        keys: list[Hashable] = [*[rows] * (len(launches) - 1), ("verify", rows)]
+        chunk = tail is not None
+        launches = self._launches(rows, lambda: self._verify(rows, chunk=chunk))
+        keys = self._keys(rows, ("verify", rows, chunk), chunk=chunk)
         self._prepare(rows, keys, launches, meanwhile=nothing)
-        self._send(rows, spans, keys, launches, lane=self._hosts_own)
+        self._send(rows, spans, keys, launches, lane=self._hosts_own, tail=tail)
         with self._parts.last_stage.on():
             self._memory[self._hosts_own].mark()
         return self._logits[rows]
@@ -123,18 +135,26 @@ class Launcher:
     def prepare(self, shape: StepShape) -> None:
         """Compiles and captures a step before it is needed."""
         launches = self._launches(shape.rows, lambda: self._step(shape))
-        keys: list[Hashable] = [*[shape.rows] * (len(launches) - 1), shape]
-        self._prepare(shape.rows, keys, launches, meanwhile=nothing)
+        self._prepare(shape.rows, self._keys(shape.rows, shape, chunk=shape.chunk), launches, meanwhile=nothing)
+
+    def warm_prompts(self) -> None:
+        """Compiles what prompt chunks launch, and takes the memory that the longest one needs."""
+        if self._prompts is not None:
+            self._prompts.warm()
+
+    def _keys(self, rows: int, last: Hashable, *, chunk: bool) -> list[Hashable | None]:
+        """Of each stage's graph; None where a chunk's layers are launched one by one."""
+        return [*[None if chunk else rows] * (len(self._stages) - 1), last]
 
     def _launches(self, rows: int, end: Launch) -> list[Launch]:
         """Of each stage; `end` is the last one's."""
         return [*((lambda number=number: self._pass(number, rows)) for number in range(len(self._stages) - 1)), end]
 
     def _prepare(
-        self, rows: int, keys: Sequence[Hashable], launches: Sequence[Launch], *, meanwhile: Callable[[], None]
+        self, rows: int, keys: Sequence[Hashable | None], launches: Sequence[Launch], *, meanwhile: Callable[[], None]
     ) -> None:
         for graphs, key, launch in zip(self._graphs, keys, launches, strict=True):
-            if graphs.missing(key):
+            if key is not None and graphs.missing(key):
                 meanwhile()  # what follows compiles, and takes minutes where nothing is cached
                 graphs.prepare(key, rows, launch)
                 self.gaps.interrupted()
@@ -143,7 +163,23 @@ class Launcher:
         self,
         rows: int,
         spans: Sequence[SpanPlan],
-        keys: Sequence[Hashable],
+        keys: Sequence[Hashable | None],
+        launches: Sequence[Launch],
+        *,
+        lane: int,
+        tail: ChunkTail | None,
+    ) -> None:
+        with self._range("window" if tail is None else "chunk"):
+            if tail is None:
+                self._send_window(rows, spans, keys, launches, lane=lane)
+            else:
+                self._send_chunk(tail, spans, keys[-1], launches[-1], lane=lane)
+
+    def _send_window(
+        self,
+        rows: int,
+        spans: Sequence[SpanPlan],
+        keys: Sequence[Hashable | None],
         launches: Sequence[Launch],
         *,
         lane: int,
@@ -153,6 +189,8 @@ class Launcher:
             clock = self._clocks[number]
             with stage.on(), self._range("stage"):
                 stage.bucket(rows)[0].plan.copy_(held, non_blocking=True)
+                if stage.ngram is not None:
+                    stage.ngram.send(spans, lane=lane)
                 if number:
                     self._borders[number - 1].await_landing(lane)
                 clock.mark(lane, Mark.LANDED)
@@ -165,6 +203,18 @@ class Launcher:
                     self._borders[number].send(rows, lane)
                 clock.mark(lane, Mark.PASSED)
 
+    def _send_chunk(
+        self, tail: ChunkTail, spans: Sequence[SpanPlan], key: Hashable, launch: Launch, *, lane: int
+    ) -> None:
+        prompts, held, last = self._prompts, self._memory[lane].plan(1, spans), self._parts.last_stage
+        assert prompts is not None
+
+        def go_on() -> None:
+            last.bucket(1)[0].plan.copy_(held, non_blocking=True)
+            self._graphs[-1].run(key, launch)
+
+        prompts.run(tail, self._clocks, lane=lane, go_on=go_on)
+
     def _layers(self, number: int, rows: int) -> Pending | None:
         stage = self._stages[number]
         stage.fill(rows)
@@ -175,12 +225,17 @@ class Launcher:
     def _pass(self, number: int, rows: int) -> None:
         self._stages[number].finish(rows, self._layers(number, rows))
 
-    def _verify(self, rows: int) -> None:
-        self._logits[rows] = self._last.logits(rows, self._layers(len(self._stages) - 1, rows))
+    def _verify(self, rows: int, *, chunk: bool) -> None:
+        pending: Pending | None = None
+        if chunk:
+            self._parts.last_stage.fill(rows)
+        else:
+            pending = self._layers(len(self._stages) - 1, rows)
+        self._logits[rows] = self._last.logits(rows, pending)
 
     def _step(self, shape: StepShape) -> None:
         last, rows = self._last, shape.rows
-        self._verify(rows)
+        self._verify(rows, chunk=shape.chunk)
         last.draw(rows, self._logits[rows], shape.draws)
         chain = last.settle(rows, shape.spans)
         if chain is not None and shape.steps:

@@ -23,6 +23,7 @@ from appliance.model.qwen4exp.device.layers import (
     read_planes,
 )
 from appliance.model.qwen4exp.device.ngram import NgramLayer
+from appliance.model.qwen4exp.device.ngram_storage import StoredRows
 from appliance.model.qwen4exp.device.scratch import Scratch
 from appliance.model.qwen4exp.device.source import Source
 from appliance.model.qwen4exp.device.state import DeviceState, make_state
@@ -199,11 +200,11 @@ class Stage:
         if pending is not None:
             write(run.buffers.x, parts=pending.parts, gate=pending.gate, pdl=run.pdl)
 
-    def give_ngrams(self, table: Table) -> None:
+    def give_ngrams(self, table: Table, stored: StoredRows | None = None) -> None:
         """Loads the n-gram layer, whose table lies where it was put."""
         assert self.state.ngram_ring is not None
         state = NgramState(tokens=self.state.token_ring, conv=self.state.ngram_ring)
-        self.ngram = NgramLayer(self.source, self.common.spec, table, state)
+        self.ngram = NgramLayer(self.source, self.common.spec, table, state, stored=stored)
 
     def set_pages(self, slot: int, pages: tuple[int, ...]) -> None:
         """Gives a slot its pages."""
