@@ -15,6 +15,8 @@ from appliance.rig.load import LoadedRig
 from appliance.rig.machine import Machine
 from appliance.rig.problem import Problem, found_text
 from appliance.rig.schema import BUILTIN, TABLES
+from appliance.rig.size import format_size
+from appliance.rig.warnings import OTHERS_BYTES
 
 
 class ModelFacts(Protocol):
@@ -173,7 +175,7 @@ def choose_device(loaded: LoadedRig, machine: Machine) -> Device:
 
 
 def machine_differences(loaded: LoadedRig, machine: Machine) -> list[str]:
-    """Sentences on what changed for the worse since [machine] was written."""
+    """Sentences on what changed for the worse since [machine] was written, and on who holds memory of the cards."""
     written = loaded.rig.machine
     lines = []
     ceiling = machine.ram.ceiling_bytes
@@ -185,6 +187,11 @@ def machine_differences(loaded: LoadedRig, machine: Machine) -> list[str]:
     missing = before - {card.uuid for card in machine.cards.cards}
     if missing:
         lines.append(f"{len(missing)} of the {len(before)} cards in the rig are gone: {', '.join(sorted(missing))}")
+    for card in usable_of(loaded.rig, machine):
+        held = sum(process.used_bytes or 0 for process in card.processes)
+        if held >= OTHERS_BYTES:
+            who = ", ".join(f"process {process.pid} {process.name}".rstrip() for process in card.processes)
+            lines.append(f"card {card.index}: others hold {format_size(held)} of its memory ({who}): less for experts")
     return lines
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from appliance.errors import ExitCode, MachineError
+from appliance.rig.card_facts import CardProcess
 from appliance.rig.judge import choose_device, judge, machine_differences, split_problem
 from appliance.rig.load import load_text
 from appliance.rig.machine import Machine
@@ -233,3 +234,16 @@ def test_changes_of_the_machine_that_matter() -> None:
     assert "64 GiB" in lines[0]
     assert "GPU-00000000" in lines[1]
     assert machine_differences(load_text(text), machine(ram_bytes=64 * GIB, cards=1)) == []
+
+
+def test_memory_that_others_hold_is_said() -> None:
+    """MEM-04: the cache is smaller then, and who made it so is named; a desktop's few MiB are not worth a word."""
+    here = machine(cards=2)
+    first, last = here.cards.cards
+    held = (CardProcess(pid=7, name="python3", used_bytes=8 * GIB), CardProcess(pid=9, name="", used_bytes=GIB))
+    few = (CardProcess(pid=1, name="Xorg", used_bytes=GIB // 10),)
+    cards = (replace(first, processes=few), replace(last, processes=held))
+    here = replace(here, cards=replace(here.cards, cards=cards))
+    (line,) = machine_differences(load_text(""), here)
+    assert line == "card 1: others hold 9 GiB of its memory (process 7 python3, process 9): less for experts"
+    assert machine_differences(load_text("[cards]\ndevices = [0]\n"), here) == []
