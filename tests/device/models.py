@@ -74,9 +74,16 @@ def window(
     drafts: int = 0,
     ask: int = 0,
     kept: int = 0,
+    logits_from: int = 0,
 ) -> tuple[NDArray[np.float32], Draft]:
     """One window of one span whose last `drafts` tokens are drafts, committed; its logits and the drafts proposed."""
-    span = Span(slot=slot, start=model.length(slot), tokens=tuple(int(t) for t in tokens), draft_count=drafts)
+    span = Span(
+        slot=slot,
+        start=model.length(slot),
+        tokens=tuple(int(t) for t in tokens),
+        draft_count=drafts,
+        logits_from=logits_from,
+    )
     logits = model.forward(Window((span,)))
     commit = Commit(slot=slot, kept=kept or len(span.tokens), next_token=following, draft_max=ask)
     return logits.cpu().numpy(), model.advance((commit,), greedy)[0]

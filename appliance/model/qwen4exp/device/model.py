@@ -13,16 +13,16 @@ from appliance.model.plan import LoadPlan
 from appliance.model.qwen4exp.device.host_verdict import HostVerdict
 from appliance.model.qwen4exp.device.loading import LoadedStages, load_stages
 from appliance.model.qwen4exp.device.pipeline import Launcher, StepShape, read_lanes
+from appliance.model.qwen4exp.device.prompt_turn import ChunkTail, chunk_tail
 from appliance.model.qwen4exp.device.report import Report
-from appliance.model.qwen4exp.device.results import Found
 from appliance.model.qwen4exp.device.state import Slots
 from appliance.model.qwen4exp.device.tables import bucket_of
+from appliance.model.qwen4exp.device.turns import plan_of, stepped_of
 from appliance.model.qwen4exp.device.work import Draws
 from appliance.model.qwen4exp.spec import ModelSpec
 from appliance.model.qwen4exp.window_check import check_window
 from appliance.model.stage_status import StageStatus
-from appliance.model.window import Commit, Draft, Span, Window
-from kernels.rows import SpanPlan
+from appliance.model.window import Commit, Draft, Window
 from kernels.sampling import Rules
 from kernels.sampling.slots import GREEDY, STOPS, WIDE
 
@@ -37,7 +37,8 @@ class DeviceModel:
         self.report = Report(plan, parts, self.launcher)
         self._kinds = [GREEDY] * plan.slots
         self._window: Window | None = None
-        self._flying: dict[int, StepShape] = {}
+        self._tail: ChunkTail | None = None
+        self._flying: dict[int, tuple[StepShape, ChunkTail | None]] = {}
         self._lanes = plan.groups + self.reads
 
     @property
@@ -101,8 +102,11 @@ class DeviceModel:
             EngineFault: a span that does not continue its slot, has no pages or has a token outside the vocabulary.
         """
         check_window(window, self.slots, vocabulary=self.vocabulary)
+        self._tail = chunk_tail(window, chunk_rows=self.plan.chunk_rows)
+        if self._tail is not None:
+            window = self._tail.window
         rows = bucket_of(window.rows)
-        logits = self.launcher.verify(rows, [_plan(span, None) for span in window.spans])
+        logits = self.launcher.verify(rows, [plan_of(span, None) for span in window.spans], tail=self._tail)
         self._window = window
         wanted: list[int] = []
         first = 0
@@ -125,6 +129,9 @@ class DeviceModel:
         window, self._window = self._window, None
         if window is None:
             raise EngineFault("advance was called without a window before it; each forward allows one")
+        if self._tail is not None:
+            commits = [self._tail.commit(commit) for commit in commits]
+            self.slots.lengths[self._tail.slot] += self._tail.before
         by_slot = {commit.slot: commit for commit in commits}
         spans = {span.slot: span for span in window.spans}
         for commit in commits:
@@ -162,16 +169,19 @@ class DeviceModel:
         check_window(window, self.slots, vocabulary=self.vocabulary)
         if lane in self._flying or not 0 <= lane < self._lanes:
             raise EngineFault(f"lane {lane} of {self._lanes} has a window on its way, or does not exist")
-        kinds = {self._kinds[span.slot] for span in window.spans}
+        tail = chunk_tail(window, chunk_rows=self.plan.chunk_rows)
+        spans = window.spans if tail is None else tail.window.spans
+        kinds = {self._kinds[span.slot] for span in spans}
         shape = StepShape(
-            rows=bucket_of(window.rows),
-            spans=bucket_of(len(window.spans)),
+            rows=bucket_of(sum(len(span.tokens) for span in spans)),
+            spans=bucket_of(len(spans)),
+            chunk=tail is not None,
             steps=max(ask.draft_max for ask in asks) if self.can_draft else 0,
             draws=Draws(wide=WIDE in kinds, greedy=kinds == {GREEDY}),
         )
-        plans = [_plan(span, ask.next_token) for span, ask in zip(window.spans, asks, strict=True)]
-        self.launcher.submit(shape, plans, lane=lane, meanwhile=meanwhile)
-        self._flying[lane] = shape
+        plans = [plan_of(span, ask.next_token) for span, ask in zip(spans, asks, strict=True)]
+        self.launcher.submit(shape, plans, lane=lane, tail=tail, meanwhile=meanwhile)
+        self._flying[lane] = shape, tail
         ticket = Ticket(lane, window, tuple(asks))
         if ticket.draws_nothing:
             for span in window.spans:
@@ -180,9 +190,9 @@ class DeviceModel:
 
     def collect(self, ticket: Ticket) -> tuple[Stepped, ...]:
         """See `StagedModel`."""
-        shape = self._flying.pop(ticket.lane)
+        shape, tail = self._flying.pop(ticket.lane)
         found = self.launcher.collect(shape.rows, lane=ticket.lane)
-        stepped = _stepped(ticket, found, drafting=shape.steps > 0)
+        stepped = stepped_of(ticket, found, drafting=shape.steps > 0, tail=tail)
         if not ticket.draws_nothing:
             for one in stepped:
                 self.slots.lengths[one.slot] += one.kept
@@ -197,38 +207,6 @@ class DeviceModel:
         for stage in self.parts.stages:
             with stage.on():
                 stage.set_pages(slot, pages)
-
-
-def _plan(span: Span, next_token: int | None) -> SpanPlan:
-    return SpanPlan(
-        slot=span.slot,
-        rows=len(span.tokens),
-        tokens=span.tokens,
-        start=span.start,
-        certain=len(span.tokens) - span.draft_count,
-        next_token=next_token,
-    )
-
-
-def _stepped(ticket: Ticket, found: Found, *, drafting: bool) -> tuple[Stepped, ...]:
-    results: list[Stepped] = []
-    first = 0
-    for number, (span, ask) in enumerate(zip(ticket.window.spans, ticket.asks, strict=True)):
-        stop = first + len(span.tokens)
-        drawn = range(0) if ask.next_token is not None else range(stop - span.draft_count - 1, stop)
-        first = stop
-        drafts = min(found.draft_counts[span.slot], ask.draft_max) if drafting else 0
-        results.append(
-            Stepped(
-                slot=span.slot,
-                tokens=tuple(found.ids[row] for row in drawn),
-                finite=tuple(not found.bad[row] for row in drawn),
-                kept=found.kept[number],
-                drafts=tuple(found.drafts[span.slot][:drafts]),
-                probabilities=tuple(found.probabilities[span.slot][:drafts]),
-            )
-        )
-    return tuple(results)
 
 
 # What one conversation without and with drafts needs, and short prompts; the others are captured when they come.
@@ -246,5 +224,7 @@ def load_device_model(spec: ModelSpec, plan: LoadPlan, progress: Callable[[str, 
             for greedy in (True, False):
                 draws = Draws(wide=False, greedy=greedy)
                 model.launcher.prepare(StepShape(rows=rows, spans=1, steps=steps, draws=draws))
+        progress("compiling prompt kernels", 99)
+        model.launcher.warm_prompts()
     progress("loaded", 100)
     return model

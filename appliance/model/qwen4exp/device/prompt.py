@@ -6,12 +6,15 @@ whose layers have already run: logits, draw, verdict and drafts are those of any
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
 import torch
 
+from appliance.model.interface import nothing
 from appliance.model.plan import LoadPlan
+from appliance.model.qwen4exp.device.clocks import Mark, StageClock
 from appliance.model.qwen4exp.device.drafter import Drafter
 from appliance.model.qwen4exp.device.layers import AttentionPlanes
 from appliance.model.qwen4exp.device.loading import LoadedStages
@@ -46,12 +49,41 @@ class Prompts:
         """Bytes that are held between chunks, of all stages."""
         return sum(one.size_bytes for one in self._stages)
 
-    def enter(self, number: int, tail: ChunkTail, before: ChunkRun | None) -> ChunkRun:
-        """A chunk begins on a stage, on its stream: from its tokens, or from the stage before."""
-        one = self._stages[number]
-        one.fetch(tail)
-        if before is not None:
-            return _handed_over(before, self._stages[number - 1].stage, one)
+    def run(
+        self, tail: ChunkTail, clocks: Sequence[StageClock], *, lane: int, go_on: Callable[[], None] = nothing
+    ) -> None:
+        """Runs a chunk through all stages; its last row's streams are then in the last stage's bucket of one row.
+
+        Args:
+            tail: the chunk.
+            clocks: of the stages; none where nobody wants to know.
+            lane: whose chunk it is.
+            go_on: launches what follows the layers, on the last stage's stream.
+        """
+        run: ChunkRun | None = None
+        for number, one in enumerate(self._stages):
+            clock = clocks[number] if clocks else None
+            with one.stage.on():
+                one.fetch(tail)
+                _mark(clock, lane, Mark.LANDED)
+                run = self._enter(tail) if run is None else _handed_over(run, self._stages[number - 1].stage, one)
+                _mark(clock, lane, Mark.BEGUN)
+                one.run(run)
+                if one is self._stages[-1]:
+                    self._leave(run)
+                    go_on()
+                _mark(clock, lane, Mark.ENDED)
+                _mark(clock, lane, Mark.PASSED)
+
+    def warm(self) -> None:
+        """Runs chunks of the slot that belongs to nobody: compiles every launch, and takes the longest one's memory."""
+        nobody = self._parts.last_stage.common.plan.slots
+        for rows in sorted({min(rows, self._most_rows) for rows in (*WARM_ROWS, self._most_rows)}):
+            self.run(ChunkTail.of(nobody, 0, (0,) * rows), (), lane=0)
+
+    def _enter(self, tail: ChunkTail) -> ChunkRun:
+        """A chunk begins on the first stage, from its tokens."""
+        one = self._stages[0]
         stage, spec = one.stage, one.stage.common.spec
         # Fresh pinned memory, which torch does not hand out again before the copy from it is done.
         held = torch.tensor(tail.tokens, dtype=torch.int32, pin_memory=self._cuda)
@@ -60,31 +92,13 @@ class Prompts:
         embed(table=self._parts.embedding, tokens=chunk.tokens, x=x, pdl=False)
         return one.start(chunk, x)
 
-    def layers(self, number: int, run: ChunkRun) -> None:
-        """All layers of a stage, on its stream."""
-        self._stages[number].run(run)
-
-    def leave(self, run: ChunkRun) -> None:
-        """After the last stage, on its stream: the last row's streams go to the bucket of one row."""
+    def _leave(self, run: ChunkRun) -> None:
+        """After the last stage: the last row's streams go to the bucket of one row, the draft layer catches up."""
         last = self._parts.last_stage
         last.bucket(1)[1].buffers.x.copy_(run.x[-1:])
         drafter = self._drafter_of(last)
         if drafter is not None and run.chunk.rows > 1:
             catch_up(run, last, drafter)
-
-    def warm(self) -> None:
-        """Runs chunks of the slot that belongs to nobody: compiles every launch, and takes the longest one's memory."""
-        slots = self._parts.last_stage.common.plan.slots
-        for rows in sorted({min(rows, self._most_rows) for rows in (*WARM_ROWS, self._most_rows)}):
-            tail = ChunkTail.of(slots, 0, (0,) * rows)
-            run: ChunkRun | None = None
-            for number, stage in enumerate(self._parts.stages):
-                with stage.on():
-                    run = self.enter(number, tail, run)
-                    self.layers(number, run)
-            assert run is not None
-            with self._parts.last_stage.on():
-                self.leave(run)
 
     def _drafter_of(self, stage: Stage) -> Drafter | None:
         return self._parts.last.drafter if stage is self._parts.last_stage else None
@@ -135,3 +149,8 @@ def _handed_over(run: ChunkRun, before: Stage, after: StagePrompt) -> ChunkRun:
         run.chunk.tokens.record_stream(stage.stream)
     tokens = run.chunk.tokens.to(stage.device, non_blocking=True)
     return after.start(Chunk(run.chunk.slot, run.chunk.start, tokens), run.x.to(stage.device, non_blocking=True))
+
+
+def _mark(clock: StageClock | None, lane: int, moment: Mark) -> None:
+    if clock is not None:
+        clock.mark(lane, moment)
