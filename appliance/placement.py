@@ -102,7 +102,8 @@ def _homes(machine: Machine, spec: ModelSpec, rig: Rig, device: Device) -> Seque
         return (rig.ngram.home,)
     if device.cards:
         roomiest = max(card.free_bytes or card.vram_bytes or 0 for card in device.cards)
-        return ("ram", "vram") if ngram_bytes(spec) < roomiest else ("ram",)
+        # A window needs a few rows of it: from storage that is a few small reads, before the window can be sent.
+        return ("ram", "vram", "mmap") if ngram_bytes(spec) < roomiest else ("ram", "mmap")
     # A few small reads a token: from RAM when the table costs little of it, else through the page cache.
     return ("ram", "mmap") if ngram_bytes(spec) <= machine.ram.budget_bytes // 4 else ("mmap",)
 
