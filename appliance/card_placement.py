@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from appliance.card_sizing import HOST_RUNTIME_BYTES, STAGING_BYTES, CardAsk, CardSizes, card_sizes, kv_type
 from appliance.model.qwen4exp.device_footprint import RING, WINDOW_ROWS
 from appliance.model.qwen4exp.footprint import ngram_bytes
+from appliance.model.qwen4exp.prompt_footprint import chunk_rows
 from appliance.model.qwen4exp.spec import ModelSpec
 from appliance.model.qwen4exp.stage_footprint import ModelBytes, model_bytes
 from appliance.placed import Item, Placement, Shape, StagePlan
@@ -134,6 +135,7 @@ def size_up_cards(shape: Shape, *, machine: Machine, spec: ModelSpec, rig: Rig, 
         max_rows=WINDOW_ROWS,
         # What the ring of raw indexer keys can tell apart.
         span_rows=RING - spec.block_tokens + 1,
+        chunk_rows=pricing.ask.chunk_rows,
         groups=min(groups, shape.parallel),
         plain=rig.engine.plain,
     )
@@ -142,14 +144,15 @@ def size_up_cards(shape: Shape, *, machine: Machine, spec: ModelSpec, rig: Rig, 
 def _pricing(shape: Shape, *, machine: Machine, spec: ModelSpec, rig: Rig, cards: tuple[Card, ...]) -> Pricing:
     draft_max = rig.serving.draft_max if spec.has_draft else 0
     page_tokens, storage = page_size(spec), kv_type(rig, tokens=shape.tokens)
+    budgets = tuple(
+        (card.free_bytes if card.free_bytes is not None else card.vram_bytes or 0) - kept
+        for card, kept in zip(cards, per_card(rig.cards.vram_reserve, len(cards)), strict=True)
+    )
     return Pricing(
         spec=spec,
         model=model_bytes(spec, page_tokens=page_tokens, kv_type=storage, draft=draft_max > 0),
         cards=cards,
-        budgets=tuple(
-            (card.free_bytes if card.free_bytes is not None else card.vram_bytes or 0) - kept
-            for card, kept in zip(cards, per_card(rig.cards.vram_reserve, len(cards)), strict=True)
-        ),
+        budgets=budgets,
         caches=(None,) * len(cards) if rig.experts.cache == "auto" else per_card(rig.experts.cache, len(cards)),
         ask=CardAsk(
             tokens=shape.tokens,
@@ -157,6 +160,7 @@ def _pricing(shape: Shape, *, machine: Machine, spec: ModelSpec, rig: Rig, cards
             pages=shape.parallel * math.ceil(shape.tokens / page_tokens),
             home=shape.home,
             kv_type=storage,
+            chunk_rows=chunk_rows(spec, tokens=shape.tokens, card_bytes=min(budgets)),
         ),
         load=load_of(spec, draft=draft_max > 0),
         way=Way(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from appliance.model.qwen4exp.device_footprint import MOST_SPLITS, WINDOW_ROWS
 from appliance.model.qwen4exp.footprint import FLOAT
+from appliance.model.qwen4exp.prompt_footprint import chunk_bytes, landing_bytes, room_bytes
 from appliance.model.qwen4exp.spec import ModelSpec
 from appliance.model.qwen4exp.stage_footprint import ModelBytes
 from appliance.placed import Item
@@ -34,6 +35,7 @@ class CardAsk:
         pages: KV pages in all.
         home: of the n-gram table.
         kv_type: storage of keys and values.
+        chunk_rows: of the longest prompt chunk; 0: prompts go through windows.
     """
 
     tokens: int
@@ -41,6 +43,7 @@ class CardAsk:
     pages: int
     home: str
     kv_type: str
+    chunk_rows: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +52,7 @@ class CardSizes:
 
     Attributes:
         dense, states, pages, buffers, rules, ngram, runtime: on the card.
+        prompts: on the card while a prompt chunk runs.
         experts: on the card: what is left of the budget, at most those of its layers.
         all_experts: of its layers, as the card would hold them.
         budget: what the card has for this process.
@@ -63,6 +67,7 @@ class CardSizes:
     rules: int
     ngram: int
     runtime: int
+    prompts: int
     experts: int
     all_experts: int
     budget: int
@@ -73,7 +78,7 @@ class CardSizes:
     def short(self) -> int:
         """What the card lacks; 0 when it fits."""
         fixed = self.dense + self.states + self.pages + self.buffers + self.rules + self.ngram + self.runtime
-        return max(0, fixed + self.experts - self.budget)
+        return max(0, fixed + self.prompts + self.experts - self.budget)
 
     @property
     def cached(self) -> float:
@@ -89,6 +94,7 @@ class CardSizes:
             Item("card: KV pages", self.pages, self.kv_type),
             Item("card: n-gram table", self.ngram),
             Item("card: buffers", self.buffers + self.rules, f"windows of up to {WINDOW_ROWS} rows, sampling rules"),
+            Item("card: prompts", self.prompts, "rows of a prompt while they are read"),
             Item("card: runtime", self.runtime, "CUDA, kernels, graphs"),
         )
 
@@ -119,12 +125,24 @@ def card_sizes(
         "states": (ask.slots + 1) * found.fixed,
         "pages": (ask.pages + 1) * found.page,
         "buffers": max(PACKING_BYTES, buffer_bytes(spec, tokens=ask.tokens, head=last)),
+        "prompts": chunk_bytes(spec, rows=ask.chunk_rows) if ask.chunk_rows else 0,
         "rules": (ask.slots + 1) * spec.vocabulary * RULE_BYTES if last else 0,
         "ngram": found.ngram if ask.home == "vram" else 0,
         "runtime": CARD_RUNTIME_BYTES,
     }
-    every = sum(found.experts)
-    pool = max(0, min(every, budget - sum(sizes.values()))) if cache is None else min(every, cache)
+    every, left = sum(found.experts), budget - sum(sizes.values())
+    if ask.chunk_rows:
+        held = room_bytes(spec)
+        pool = left - held if cache is None else min(every, cache)
+        if pool < every:
+            # As if none of the bytes that the landing places take held experts either.
+            largest = max(found.host_experts) // spec.experts
+            most = landing_bytes(experts=spec.experts, expert_bytes=largest)
+            missing = math.ceil(spec.experts * min(1.0, 1.0 - (pool - most) / every))
+            held += landing_bytes(experts=missing, expert_bytes=largest)
+        sizes["buffers"] += held
+        left -= held
+    pool = max(0, min(every, left)) if cache is None else min(every, cache)
     share = pool / every if every else 1.0
     return CardSizes(
         **sizes,

@@ -162,13 +162,13 @@ def _load_plan(examined: Examined) -> LoadPlan:
 
 
 def _say_cards(placement: Placement, held: Sequence[Mapping[str, int]]) -> None:
-    """Each card's memory as planned and as allocated, both without CUDA's own, and the parts that differ."""
+    """Each card's memory as planned and as allocated between prompts, without CUDA's own, and the parts that differ."""
     for number, stage in enumerate(placement.stages):
         for item in stage.items:
             differs = held[number].get(item.name, item.size_bytes) - item.size_bytes
             if abs(differs) > _WORTH_SAYING_BYTES:
                 say("card part", card=stage.card.index, part=item.name, more=format_size(differs))
-        planned = stage.used_bytes - stage.size("card: runtime")
+        planned = stage.used_bytes - stage.size("card: runtime") - stage.size("card: prompts")
         measured = importlib.import_module("torch").cuda.memory_allocated(number)
         more = format_size(measured - planned)
         say(
@@ -196,5 +196,6 @@ def engine_config(examined: Examined) -> EngineConfig:
         watchdog_s=WATCHDOG_S if placement.max_rows is None else CARD_WATCHDOG_S,
         max_rows=placement.max_rows,
         span_rows=placement.span_rows,
+        chunk_rows=placement.chunk_rows or None,
         groups=placement.groups,
     )

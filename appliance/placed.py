@@ -74,6 +74,7 @@ class Placement:
         budget_bytes: of RAM that this process may use.
         stages: the cards in the order of their layers; empty on the CPU.
         max_rows, span_rows: rows of the largest window, and of one conversation in it; None where nothing bounds them.
+        chunk_rows: of a turn that one longer prompt has for itself; 0 where prompts share windows.
         groups: most groups of conversations that follow each other through the cards.
         plain: every launch by itself, without graphs.
         notes: sentences for whoever reads the plan.
@@ -99,6 +100,7 @@ class Placement:
     stages: tuple[StagePlan, ...] = ()
     max_rows: int | None = None
     span_rows: int | None = None
+    chunk_rows: int = 0
     groups: int = 1
     plain: bool = False
 
@@ -167,6 +169,7 @@ class Placement:
             devices=tuple(f"cuda:{number}" for number in range(len(self.stages))),
             stage_pool_bytes=tuple(stage.expert_bytes for stage in self.stages),
             groups=self.groups,
+            chunk_rows=self.chunk_rows,
             plain=self.plain,
         )
 
