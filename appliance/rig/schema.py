@@ -86,7 +86,7 @@ class NgramTable(Table):
         allowed='"auto", "vram", "ram", "direct" or "mmap"',
         example='"mmap"',
         only=("auto", "ram", "direct", "mmap"),
-        on_card=("auto", "ram", "vram"),
+        on_card=(),
     )
 
 
@@ -197,6 +197,14 @@ class EngineTable(Table):
         "The loop without graphs, for comparison. On the CPU there are no graphs, so both values run the same loop.",
         allowed="true or false",
         example="true",
+    )
+    nvtx: bool = key(
+        False,
+        "Names windows, waits and stages on the timeline of Nsight Systems; costs microseconds of every window.",
+        allowed="true or false",
+        example="true",
+        only=(False,),
+        on_card=(),
     )
 
 
