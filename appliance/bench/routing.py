@@ -145,7 +145,7 @@ class RoutingCounter:
     def _now(self) -> list[NDArray[np.int32]]:
         found: list[NDArray[np.int32]] = []
         for store in self._stores():
-            table = store.routing.counts[:, : store.routing.experts].cpu().numpy()
+            table = store.routing.counts[:, : store.routing.experts].to("cpu", copy=True).numpy()
             found += list(table[: len(store.layers)])
         return found
 
