@@ -30,14 +30,15 @@ class Subject:
 
 
 def subject_of(loaded: LoadedRig, machine: Machine, spec: ModelSpec, placement: Placement) -> Subject:
-    """The model by name and bytes, the cards or cores that compute, and a mark of the settings."""
+    """The model by name and bytes, the cards or cores that compute, and a mark of the settings and what "auto" made."""
     size = sum(tensor.byte_count for tensor in spec.tensors.values())
     cards = ", ".join(stage.card.uuid for stage in placement.stages)
     where = f"{cards}, driver {machine.cards.driver}" if cards else f"{machine.cores.usable} cores"
     settings = loaded.rig.model_dump(mode="json", exclude=_NO_SPEED)
     # A path says where the model is, not what it is.
     settings["model"] = {}
-    text = json.dumps([_VERSION, settings], sort_keys=True)
+    made = [placement.parallel, placement.max_tokens, placement.draft_max, placement.kv_type]
+    text = json.dumps([_VERSION, settings, made], sort_keys=True)
     return Subject(
         model=f"{spec.name}, {size:,} bytes", machine=where, settings=hashlib.sha256(text.encode()).hexdigest()[:12]
     )
