@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from appliance.card_sizing import CardAsk, card_sizes
 from appliance.model.qwen4exp.stage_footprint import model_bytes
 from tests.device.models import PAGE, load, spec_of
 
@@ -25,4 +26,24 @@ def test_states_pages_and_experts_of_each_stage(split: tuple[int, ...], kv_type:
         assert stage.store is not None
         assert stage.store.pool.nbytes == sum(part.experts)
         assert stage.has_ngram == (part.ngram > 0)
+    model.close()
+
+
+def test_every_part_is_within_three_percent_of_its_plan() -> None:
+    """MEM-02: part by part, on the card and pinned, with some of the experts in RAM."""
+    spec = spec_of("base4")
+    planned = model_bytes(spec, page_tokens=PAGE, kv_type="bf16", draft=True)
+    pool = round(0.6 * sum(planned.experts))
+    model = load("base4", kv_type="bf16", expert_pool_bytes=pool, ngram_home="vram")
+    plan = model.plan
+    ask = CardAsk(tokens=plan.max_tokens, slots=plan.slots, pages=plan.pages, home="vram", kv_type="bf16", chunk_rows=0)
+    sizes = card_sizes(spec, planned, range(spec.trunk_layers), ask, budget=1 << 40, cache=pool)
+    (held,) = model.report.held()
+    parts = {item.name: item.size_bytes for item in sizes.items()}
+    for name in ("card: weights", "card: experts", "card: states", "card: KV pages", "card: n-gram table"):
+        assert held[name] == pytest.approx(parts[name], rel=0.03), name
+    assert held["card: buffers"] <= parts["card: buffers"]
+    (stage,) = model.parts.stages
+    assert stage.store is not None
+    assert stage.store.host.size_bytes == pytest.approx(sizes.host_experts, rel=0.03)
     model.close()

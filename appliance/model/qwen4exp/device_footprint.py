@@ -143,6 +143,13 @@ def dense_tensor_bytes(name: str, tensor: TensorInfo) -> int:
     """One tensor that is neither an expert nor the n-gram table."""
     if name == "token_embd.weight":
         return tensor.byte_count
+    rows, columns = math.prod(tensor.shape[:-1]), tensor.shape[-1]
+    if ".ffn_gate_inp" in name:
+        # The router decides, so it keeps every bit; the shared expert's gate is one more row, in a strip of its own.
+        return plane_bytes(TILE_WORDS["F32"], rows=rows, columns=columns)
+    if ".ffn_gate_shexp." in name or ".ffn_up_shexp." in name:
+        rows = math.ceil(rows / TILE_COLUMNS) * TILE_COLUMNS
+        return plane_bytes(TILE_WORDS[tensor.type.name], rows=rows, columns=columns)
     if len(tensor.shape) == 1 or "norm" in name or "conv1d" in name or "_inject." in name:
         return math.prod(tensor.shape) * FLOAT
     return matrix_bytes(tensor)
