@@ -12,7 +12,7 @@ from appliance.rig.judge import Device
 
 # A further card, or another order, is taken when the expected company gains this much by it.
 WORTH_A_CARD = 1.05
-WORTH_AN_ORDER = 1.01
+WORTH_AN_ORDER = 1.03
 
 PlaceOn = Callable[[Device], Placement]
 RateOf = Callable[[Placement], float]

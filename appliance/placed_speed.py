@@ -66,7 +66,7 @@ def cost_of(machine: Machine, spec: ModelSpec, placement: Placement) -> Cost:
         draft_max=placement.draft_max,
         batch_mtp=placement.batch_mtp,
         groups=placement.groups,
-        prompt_chunk=placement.prompt_chunk,
+        prompt_chunk=max(placement.prompt_chunk, placement.chunk_rows),
         ram_gbps=machine.rates.ram_gbps.value,
     )
     hits = tuple(hit_share(stage.cached).middle for stage in placement.stages)

@@ -170,7 +170,7 @@ def least(machine: Machine, spec: ModelSpec, cards: Sequence[Card] | None = None
 
 def _disk(machine: Machine, spec: ModelSpec, home: str) -> tuple[bool, str] | None:
     """What the disk means for a table that is read from it."""
-    if home != "direct":
+    if home not in ("direct", "mmap"):
         return None
     return table_advice(machine.storage, machine.rates, table_bytes=ngram_bytes(spec), free_ram_bytes=0)
 

@@ -70,7 +70,6 @@ def test_sizes_per_card_are_kept(spec: ModelSpec) -> None:
 @pytest.mark.parametrize(
     ("devices", "found"),
     [
-        pytest.param('"auto"', (0, 1), id="all"),
         pytest.param('"cpu"', (), id="none"),
         pytest.param("[1, 0]", (1, 0), id="SPLIT-02 by number, in stage order"),
         pytest.param(f'["{TWO.cards.cards[1].uuid}"]', (1,), id="CFG-10 by UUID"),
@@ -79,6 +78,11 @@ def test_sizes_per_card_are_kept(spec: ModelSpec) -> None:
 )
 def test_cards(spec: ModelSpec, devices: str, found: tuple[int, ...]) -> None:
     assert tuple(card.index for card in plan_rig(rig(f"[cards]\ndevices = {devices}"), TWO, spec).cards) == found
+
+
+def test_automatic_cards_are_all_that_help(spec: ModelSpec) -> None:
+    """SPLIT-02: in the order that is quicker."""
+    assert sorted(card.index for card in plan_rig(rig(""), TWO, spec).cards) == [0, 1]
 
 
 def test_a_change_is_priced_at_once(spec: ModelSpec) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 
 import pytest
 
@@ -149,12 +150,11 @@ def test_a_stated_context_is_kept_with_96_gb_and_refused_with_32(spec: ModelSpec
 def test_a_drafter_that_does_not_fit_names_the_way_out(spec: ModelSpec) -> None:
     """MEM-09: 300 MiB short; needed, free, and that it goes without drafts."""
     (card,) = BOX.cards.cards
-    without = view(BOX, spec, [card], dataclasses.replace(WISH, draft=False)).placement
-    assert without is not None
-    (stage,) = without.stages
-    need = stage.used_bytes - stage.expert_bytes + WISH.reserve_bytes
-    tight = dataclasses.replace(card, free_bytes=need + 100 * MIB)
-    assert view(BOX, spec, [tight], dataclasses.replace(WISH, draft=False)).fits
+    bare = dataclasses.replace(WISH, draft=False)
+    # Downwards until it just fits without the drafter: what it takes with it is then short.
+    sizes = (dataclasses.replace(card, free_bytes=mib * MIB) for mib in range(16_000, 1000, -100))
+    fitting = list(itertools.takewhile(lambda one: view(BOX, spec, [one], bare).fits, sizes))
+    tight = fitting[-1]
     refusal = view(BOX, spec, [tight], WISH).refusal
     for words in ("tokens need", "besides its reserve", "short", "draft_max = 0, which leaves the drafter out"):
         assert words in refusal
