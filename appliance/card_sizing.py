@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from appliance.model.qwen4exp.device_footprint import MOST_SPLITS, WINDOW_ROWS
+from appliance.model.qwen4exp.device_footprint import MOST_SPLITS, SWAP_MOVES, WINDOW_ROWS
 from appliance.model.qwen4exp.footprint import FLOAT
 from appliance.model.qwen4exp.prompt_footprint import chunk_bytes, landing_bytes, room_bytes
 from appliance.model.qwen4exp.spec import ModelSpec
@@ -120,23 +120,29 @@ def card_sizes(
         cache: for its experts, as the rig states it; None: all that is left.
     """
     found, last = model.stage(layers), layers.stop == model.layers
+    prompts = chunk_bytes(spec, rows=ask.chunk_rows) if ask.chunk_rows else 0
     sizes = {
         "dense": found.dense,
         "states": (ask.slots + 1) * found.fixed,
         "pages": (ask.pages + 1) * found.page,
-        "buffers": max(PACKING_BYTES, buffer_bytes(spec, tokens=ask.tokens, head=last)),
-        "prompts": chunk_bytes(spec, rows=ask.chunk_rows) if ask.chunk_rows else 0,
+        # No prompt is read while weights are packed.
+        "buffers": max(PACKING_BYTES - prompts, buffer_bytes(spec, tokens=ask.tokens, head=last)),
+        "prompts": prompts,
         "rules": (ask.slots + 1) * spec.vocabulary * RULE_BYTES if last else 0,
         "ngram": found.ngram if ask.home == "vram" else 0,
         "runtime": CARD_RUNTIME_BYTES,
     }
     every, left = sum(found.experts), budget - sum(sizes.values())
+    largest = max(found.host_experts, default=0) // spec.experts
+    if (left if cache is None else cache) < every:
+        spare = SWAP_MOVES * largest
+        sizes["buffers"] += spare
+        left -= spare
     if ask.chunk_rows:
         held = room_bytes(spec)
         pool = left - held if cache is None else min(every, cache)
         if pool < every:
             # As if none of the bytes that the landing places take held experts either.
-            largest = max(found.host_experts) // spec.experts
             most = landing_bytes(experts=spec.experts, expert_bytes=largest)
             missing = math.ceil(spec.experts * min(1.0, 1.0 - (pool - most) / every))
             held += landing_bytes(experts=missing, expert_bytes=largest)

@@ -17,6 +17,9 @@ RING: Final = 16
 WINDOW_ROWS: Final = 40
 """Rows of the largest window on a card."""
 
+SWAP_MOVES: Final = 8
+"""Exchanges of experts at once; each has a spare place on the card."""
+
 # Words of a tile of 32 x 128 weights in the form each type is packed in; tests hold it to kernels.planes.
 TILE_WORDS: Final[dict[str, int]] = {
     "F32": 4096,

@@ -12,9 +12,9 @@ So nothing is kept twice, and at every moment each entry of the table is an expe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -22,11 +22,9 @@ from numpy.typing import NDArray
 
 from appliance.model.qwen4exp.device.hotness import Heat, Move
 from appliance.model.qwen4exp.device.store import ExpertStore
+from appliance.model.qwen4exp.device_footprint import SWAP_MOVES
 from kernels.experts import table_entry
 from kernels.experts.recode import recode
-
-MOVES: Final = 8
-"""Exchanges at once."""
 
 
 class Ticket(Protocol):
@@ -86,11 +84,6 @@ class SideStream:
         return _Event(event)
 
 
-def spare_bytes(host_bytes: Sequence[int]) -> int:
-    """Bytes on the card for exchanges; `host_bytes` of one expert of each layer in the host's form."""
-    return MOVES * max(host_bytes, default=0)
-
-
 class Swapper:
     """Follows the routing of a stage; its state moves on by one step at each call of `between`."""
 
@@ -108,9 +101,9 @@ class Swapper:
         self.heat, self.swaps = heat, 0
         self._store, self._every, self._beside = store, every, beside
         words = [layer.experts.layout.host_kind.words for layer in store.layers]
-        self._spare = torch.empty((MOVES, max(words)), dtype=torch.int32, device=device)
+        self._spare = torch.empty((SWAP_MOVES, max(words)), dtype=torch.int32, device=device)
         self._counts = torch.zeros(store.routing.counts.shape, dtype=torch.int32, pin_memory=cuda)
-        self._pinned = [torch.zeros((2, MOVES), dtype=torch.int64, pin_memory=cuda) for _ in range(3)]
+        self._pinned = [torch.zeros((2, SWAP_MOVES), dtype=torch.int64, pin_memory=cuda) for _ in range(3)]
         self._windows = 0
         self._ticket: Ticket = _Done()
         self._next: Callable[[], None] = self._look
@@ -140,7 +133,7 @@ class Swapper:
         counts: NDArray[np.int32] = self._counts.numpy()[:, : self._store.routing.experts]
         resident = np.stack([homes.resident for homes in self._store.homes])
         self.heat.add(np.ascontiguousarray(counts), resident)
-        moves = self.heat.moves(resident, most=MOVES)
+        moves = self.heat.moves(resident, most=SWAP_MOVES)
         self._batch = [_Exchange(self._store, move, self._spare[at]) for at, move in enumerate(moves)]
         self._next = self._look
         if moves:
