@@ -158,9 +158,9 @@ def proposals(commits: Sequence[Commit], stepped: Sequence[Stepped]) -> list[Dra
             raise EngineFault(
                 f"slot {commit.slot}: the device kept {found.kept} rows and the host {commit.kept}; their states differ"
             )
-        most = min(commit.draft_max, len(found.drafts))
-        sure = (n for n in range(most) if found.probabilities[n] < commit.draft_min_p)
-        count = next(sure, most)
+        count = min(commit.draft_max, len(found.drafts))
+        if commit.draft_min_p > 0:
+            count = next((n for n in range(count) if found.probabilities[n] < commit.draft_min_p), count)
         drafts.append(Draft(commit.slot, found.drafts[:count], found.probabilities[:count]))
     return drafts
 

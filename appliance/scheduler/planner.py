@@ -39,9 +39,9 @@ class Acceptance:
 
     def depth(self) -> int:
         """Drafts worth asking for in the next window."""
-        worth = next((depth for depth, share in enumerate(self._share) if share < _FLOOR), len(self._share))
-        if worth == len(self._share):
-            return worth
+        if min(self._share, default=1.0) >= _FLOOR:
+            return len(self._share)
+        worth = next(depth for depth, share in enumerate(self._share) if share < _FLOOR)
         self._since_probe += 1
         if self._since_probe < _PROBE_EVERY:
             return worth
