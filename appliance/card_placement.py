@@ -160,7 +160,7 @@ def _pricing(shape: Shape, *, machine: Machine, spec: ModelSpec, rig: Rig, cards
             pages=shape.parallel * math.ceil(shape.tokens / page_tokens),
             home=shape.home,
             kv_type=storage,
-            chunk_rows=chunk_rows(spec, tokens=shape.tokens, card_bytes=min(budgets)),
+            chunk_rows=_chunk_rows(spec, rig, tokens=shape.tokens, card_bytes=min(budgets)),
         ),
         load=load_of(spec, draft=draft_max > 0),
         way=Way(
@@ -174,6 +174,11 @@ def _pricing(shape: Shape, *, machine: Machine, spec: ModelSpec, rig: Rig, cards
         users=math.ceil(min(COMPANY, shape.parallel) / len(cards)),
         drafts=min(draft_max, DRAFTS),
     )
+
+
+def _chunk_rows(spec: ModelSpec, rig: Rig, *, tokens: int, card_bytes: int) -> int:
+    stated = rig.serving.prompt_chunk
+    return chunk_rows(spec, tokens=tokens, card_bytes=card_bytes) if stated == "auto" else min(stated, tokens)
 
 
 def per_card(sizes: int | tuple[int, ...], cards: int) -> tuple[int, ...]:
