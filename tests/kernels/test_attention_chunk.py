@@ -7,9 +7,10 @@ from dataclasses import dataclass
 import pytest
 import torch
 
+from kernels.attention.pool import KvPool
 from kernels.attention.prompt import MixedChunk, attend_chunk, group_rows, prepare_chunk
 from kernels.chunk import Chunk
-from kernels.qsa.prompt import select_chunk
+from kernels.qsa.prompt import ChunkSelection, select_chunk
 from kernels.rope.decode import RopeRows, rope_rows
 from kernels.rope.frequencies import frequencies
 from tests.kernels.test_attention_decode import (
@@ -147,3 +148,82 @@ def test_decode_windows_and_chunks_take_turns(device: str) -> None:
         (plain.indexer.pooled, mixed.indexer.pooled), (plain.indexer.ring, mixed.indexer.ring),
     ):  # fmt: skip
         torch.testing.assert_close(a[:-1], b[:-1], atol=2e-6, rtol=2e-6, equal_nan=True)
+
+
+def test_refuses_what_does_not_fit(device: str) -> None:
+    layer = make_layer(device)
+    chunk = Chunk(0, 0, torch.zeros(3, dtype=torch.int32, device=device))
+    query = torch.zeros(3, HEADS, layer.query_norm.shape[0], device=device)
+    selection = ChunkSelection(
+        blocks=torch.zeros(1, 1, dtype=torch.int32, device=device),
+        members=torch.zeros(1, 1, dtype=torch.int32, device=device),
+        counts=torch.zeros(1, dtype=torch.int32, device=device),
+        rows=3,
+        block_tokens=BLOCK,
+    )
+    with pytest.raises(ValueError, match="1 groups of 3 rows"):
+        attend_chunk(query, query, chunk, pool=layer.pool, pages=layer.pages, exact=True, selection=selection)
+    with pytest.raises(ValueError, match="the chunk's keys are 2 heads of 23"):
+        prepare_chunk(
+            MixedChunk(query=query, key=query[:, :2, :23], value=query[:, :2, :23]), chunk,
+            rope=rope_of(Span(0, 0, 3, 3), device), query_norm=layer.query_norm, key_norm=layer.key_norm,
+            pool=layer.pool, pages=layer.pages, eps=EPS,
+        )  # fmt: skip
+    with pytest.raises(ValueError, match="gate has adjacent values"):
+        attend_chunk(query, query.transpose(1, 2).contiguous().transpose(1, 2), chunk, pool=layer.pool,
+                     pages=layer.pages, exact=True)  # fmt: skip
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA card")
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.int8], ids=["bf16", "int8"])
+@pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
+def test_the_real_shape(dtype: torch.dtype, sparse: bool) -> None:
+    """Every seventh row of a chunk over an older context, against softmax over what the row is said to see."""
+    heads, kv_heads, dim, page, start, rows = 24, 2, 256, 64, 2301, 555
+    generator = torch.Generator("cuda").manual_seed(2)
+    context, count = start + rows, (start + rows) // page + 1
+    pool = KvPool.empty(pages=count, heads=kv_heads, page_tokens=page, dim=dim, dtype=dtype, device="cuda")
+    for stored, scales in ((pool.keys, pool.key_scales), (pool.values, pool.value_scales)):
+        values = torch.randn(stored.shape, device="cuda", generator=generator)
+        stored.copy_(values if scales is None else (values * 40).round().clamp(-127, 127))
+        if scales is not None:
+            scales.uniform_(0.01, 0.03, generator=generator)
+    pages = torch.randperm(count, device="cuda", generator=generator).to(torch.int32).expand(2, -1).contiguous()
+    chunk = Chunk(0, start, torch.zeros(rows, dtype=torch.int32, device="cuda"))
+    pooled = torch.randn(count + 1, page // 4, 128, device="cuda", generator=generator).half()
+    index_query = torch.randn(rows, 4, 128, device="cuda", generator=generator).half()
+    query = torch.randn(rows, heads, dim, device="cuda", generator=generator).half()
+    gate = torch.randn(rows, heads, dim, device="cuda", generator=generator).half()
+    group = group_rows(pool, heads=heads)
+    selection = None
+    if sparse:
+        selection = select_chunk(
+            index_query, pooled, chunk, pages=pages, block_tokens=4, budget_blocks=512, group_rows=group
+        )
+        assert selection is not None
+    found = attend_chunk(query, gate, chunk, pool=pool, pages=pages, exact=False, selection=selection)
+
+    def line(stored: torch.Tensor, scales: torch.Tensor | None) -> torch.Tensor:
+        values = stored.float() if scales is None else stored.float() * scales[..., None]
+        return values[pages[0].long()].transpose(0, 1).flatten(1, 2)[:, :context]
+
+    keys, values = line(pool.keys, pool.key_scales), line(pool.values, pool.value_scales)
+    own = pooled[pages[0].long()].flatten(0, 1).float()
+    for row in range(0, rows, 7):
+        position = start + row
+        seen = torch.arange(context, device="cuda") <= position
+        if selection is not None:
+            known = (position + 1) // 4
+            scores = torch.relu(index_query[row].float() @ own[:known].t()).sum(0)
+            at, member = divmod(row, group)
+            listed = slice(0, int(selection.counts[at]))
+            mine = selection.blocks[at, listed][(selection.members[at, listed] >> member & 1) == 1].long()
+            assert mine.numel() == 512
+            assert scores[mine].min() >= scores.topk(512).values[-1] * (1 - 1e-5)
+            chosen = torch.zeros(known, dtype=torch.bool, device="cuda").index_fill_(0, mine, True)
+            seen[: known * 4] = chosen.repeat_interleave(4)
+        for head in range(0, heads, 5):
+            kv = head // (heads // kv_heads)
+            share = torch.softmax(keys[kv, seen] @ query[row, head].float() / dim**0.5, 0)
+            wanted = share @ values[kv, seen] * torch.sigmoid(gate[row, head].float())
+            torch.testing.assert_close(found[row].view(heads, dim)[head].float(), wanted, atol=4e-3, rtol=1e-2)

@@ -128,3 +128,17 @@ def test_refuses_what_does_not_fit(device: str) -> None:
             chunk=Chunk(0, 0, torch.zeros(3, dtype=torch.int32)),
             weights=engine.weights, state=engine.state, eps=EPS, exact=True,
         )  # fmt: skip
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA card")
+@pytest.mark.parametrize(("exact", "tolerance"), [(True, 1e-4), (False, 5e-3)], ids=["exact", "fp16"])
+def test_the_real_shape_as_decoding_has_it(exact: bool, tolerance: float) -> None:
+    shape = Shape(16, 48, 128)
+    chunk, window = Text(Engine(shape, 1, "cuda"), 0, exact), Text(Engine(shape, 1, "cuda", exact=exact), 0)
+    inputs = draw(shape, 333, torch.Generator().manual_seed(7))
+    chunk.read(inputs[:100])
+    chunk.read(inputs[100:])
+    window.decode(inputs, certain=333, keep=333)
+    torch.testing.assert_close(torch.stack(chunk.outputs), torch.stack(window.outputs), rtol=tolerance, atol=tolerance)
+    states = chunk.engine.state.delta[0], window.engine.state.delta[0]
+    torch.testing.assert_close(*states, rtol=tolerance, atol=tolerance)
