@@ -113,6 +113,34 @@ def test_a_prompt_is_read_ahead_of_its_windows() -> None:
     assert whole.step(Window((Span(slot=1, start=0, tokens=ids),)), [Ask()])[0].tokens == found[-1].tokens
 
 
+@pytest.mark.parametrize("devices", [()] if torch.cuda.device_count() < 2 else [(), ("cuda:1", "cuda:0")], ids=str)
+def test_chunks_on_every_stage_leave_what_one_stage_leaves(devices: tuple[str, ...]) -> None:
+    """A long prompt's chunks follow each other through the stages before the first is back; then windows go on."""
+    size = 40 if ON_CARD else 14
+    ids = tuple((7 * place + 3) % 256 for place in range(2 * size))
+    found = []
+    for split, groups in (((), 1), ((2,), 2)):
+        plan = {"devices": devices if split else (), "layer_split": split, "groups": groups, "chunk_rows": size}
+        plan["draft_max"] = DRAFTS[0] if ON_CARD else 0
+        model = load("base4", tokens=2 * size + 20, **plan)
+        open_slot(model, 1)
+        lanes = (groups, groups + 1) if split else (0, 0)
+        tickets, stepped = [], []
+        for at, lane, ask in zip((0, size), lanes, (Ask(next_token=ids[size]), Ask(draft_max=2)), strict=True):
+            span = Span(slot=1, start=at, tokens=ids[at : at + size], logits_from=size - (ask.next_token is None))
+            tickets.append(model.submit(Window((span,)), [ask], lane=lane))
+            if not split:
+                stepped += model.collect(tickets.pop())
+        for ticket in tickets:
+            stepped += model.collect(ticket)
+        going = Conversation(1, ids, 2, tokens=list(stepped[-1].tokens), offered=stepped[-1].drafts)
+        collect(model, [going], submit(model, [going], lane=0))
+        found.append((stepped, going))
+        model.close()
+    assert found[0] == found[1]
+    assert [one.kept for one in found[0][0]] == [size, size]
+
+
 def test_one_stage_has_no_stages_to_tell_of() -> None:
     assert staged((), 1).stages == ()
 

@@ -67,15 +67,20 @@ class Border:
         x = self._after.bucket(rows)[1].buffers.x
         x.copy_(self._place(x, lane), non_blocking=True)
 
+    def await_stage(self) -> None:
+        """Lets the later stage's stream wait for all that the earlier one's has; the host does not."""
+        if self._before.stream is not None and self._after.stream is not None:
+            self._after.stream.wait_stream(self._before.stream)
+
     def carry(self, tensor: torch.Tensor) -> torch.Tensor:
         """Gives the later stage a tensor of any size that the earlier one has made; on the later stage's stream.
 
         Both streams are ordered, the host waits for nothing, and the earlier stage goes on meanwhile.
         """
-        before, after = self._before.stream, self._after.stream
+        after = self._after.stream
         if self.route == PEER and self._before.device == self._after.device:
-            if before is not None and after is not None:
-                after.wait_stream(before)
+            self.await_stage()
+            if after is not None:
                 tensor.record_stream(after)
             return tensor
         target = torch.empty_like(tensor, device=self._after.device)

@@ -65,7 +65,7 @@ class Launcher:
         self._memory = [LaneMemory(parts.last_stage, plan) for _ in range(places)]
         self._working = WorkingTime()
         self._logits: dict[int, torch.Tensor] = {}
-        self._prompts = Prompts(parts, plan) if plan.chunk_rows else None
+        self._prompts = Prompts(parts, plan, self._borders) if plan.chunk_rows else None
         self._range = Ranges(on=plan.nvtx)
         self.gaps = HostGaps()
 

@@ -16,6 +16,7 @@ from appliance.model.interface import nothing
 from appliance.model.plan import LoadPlan
 from appliance.model.qwen4exp.device.clocks import Mark, StageClock
 from appliance.model.qwen4exp.device.drafter import Drafter
+from appliance.model.qwen4exp.device.handoff import Border
 from appliance.model.qwen4exp.device.layers import AttentionPlanes
 from appliance.model.qwen4exp.device.loading import LoadedStages
 from appliance.model.qwen4exp.device.prompt_layers import ChunkRun, keep_keys
@@ -35,9 +36,9 @@ WARM_ROWS: Final = (64, 1024)
 class Prompts:
     """Owned by the engine's thread."""
 
-    def __init__(self, parts: LoadedStages, plan: LoadPlan) -> None:
-        """Makes what chunks of up to `plan.chunk_rows` rows need beside the stages."""
-        self._parts = parts
+    def __init__(self, parts: LoadedStages, plan: LoadPlan, borders: Sequence[Border]) -> None:
+        """Makes what chunks of up to `plan.chunk_rows` rows need beside the stages and the borders between them."""
+        self._parts, self._borders = parts, borders
         self._stages = [StagePrompt(stage, drafter=self._drafter_of(stage)) for stage in parts.stages]
         # Sums of products are float32 throughout, also where the library splits a product's inputs.
         torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
@@ -65,8 +66,10 @@ class Prompts:
             clock = clocks[number] if clocks else None
             with one.stage.on():
                 one.fetch(tail)
+                if number:
+                    self._borders[number - 1].await_stage()
                 _mark(clock, lane, Mark.LANDED)
-                run = self._enter(tail) if run is None else _handed_over(run, self._stages[number - 1].stage, one)
+                run = self._enter(tail) if run is None else _handed_over(run, self._borders[number - 1], one)
                 _mark(clock, lane, Mark.BEGUN)
                 one.run(run)
                 if one is self._stages[-1]:
@@ -140,15 +143,10 @@ def catch_up(run: ChunkRun, stage: Stage, drafter: Drafter) -> None:
     keep_keys(paired, block, weights=layer.mixer, pool=pool)
 
 
-def _handed_over(run: ChunkRun, before: Stage, after: StagePrompt) -> ChunkRun:
+def _handed_over(run: ChunkRun, border: Border, after: StagePrompt) -> ChunkRun:
     """The chunk on the next stage, where nothing but its streams and tokens comes from the one before."""
-    stage = after.stage
-    if stage.stream is not None and before.stream is not None:
-        stage.stream.wait_stream(before.stream)
-        run.x.record_stream(stage.stream)
-        run.chunk.tokens.record_stream(stage.stream)
-    tokens = run.chunk.tokens.to(stage.device, non_blocking=True)
-    return after.start(Chunk(run.chunk.slot, run.chunk.start, tokens), run.x.to(stage.device, non_blocking=True))
+    chunk = Chunk(run.chunk.slot, run.chunk.start, border.carry(run.chunk.tokens))
+    return after.start(chunk, border.carry(run.x))
 
 
 def _mark(clock: StageClock | None, lane: int, moment: Mark) -> None:
