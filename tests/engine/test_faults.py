@@ -36,6 +36,8 @@ class Breaking(FakeModel):
     def forward(self, window: Window) -> torch.Tensor:
         """Maybe raises."""
         self._left -= 1
+        if self._left == 0 and self.before_forward is not None:
+            self.before_forward(window)
         if self._left == 0 and self._call == "forward":
             raise RuntimeError(self._words)
         return super().forward(window)
@@ -53,8 +55,12 @@ def test_a_fault_ends_every_stream_and_refuses_later_ones(call: str, window: int
     """STR-11: decoding, reading and waiting streams end with a fatal error; the callback is called once."""
 
     async def scenario() -> None:
-        async with running(Breaking(call=call, window=window), slots=2) as run:
+        model = Breaking(call=call, window=window)
+        gate = Gate(model)
+        async with running(model, slots=2) as run:
+            gate.close()  # the fault comes when everybody has asked
             streams = [run.ask(A, 200), run.ask((1,) * 200, 20), run.ask(B, 20), run.ask(C, 20)]
+            gate.open()
             for answer in await asyncio.gather(*map(collect, streams)):
                 assert answer.finished.reason is FinishReason.ERROR
                 assert answer.finished.fatal
@@ -81,8 +87,12 @@ def test_a_lost_card_is_one_clear_line() -> None:
     """The driver's paragraph becomes a sentence; every stream ends with it, and the process is told once."""
 
     async def scenario() -> None:
-        async with running(Breaking(call="forward", window=3, words=CUDA_LOST), slots=2) as run:
+        model = Breaking(call="forward", window=3, words=CUDA_LOST)
+        gate = Gate(model)
+        async with running(model, slots=2) as run:
+            gate.close()
             streams = [run.ask(A, 200), run.ask(B, 200)]
+            gate.open()
             for answer in await asyncio.gather(*map(collect, streams)):
                 assert answer.finished.reason is FinishReason.ERROR
                 assert answer.finished.fatal
