@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import mmap
+import os
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Final
@@ -56,9 +57,10 @@ class HostBlock:
             return
         code = int(_runtime().cudaHostRegister(self.bytes.data_ptr(), size, _PORTABLE_MAPPED))
         if code:
+            free = os.sysconf("SC_AVPHYS_PAGES") * mmap.PAGESIZE
             raise MachineError(
-                f"{format_size(size)} of RAM cannot be pinned for the card beside {format_size(before)} that are "
-                f"(CUDA error {code})",
+                f"{format_size(size)} of RAM cannot be pinned for the card beside {format_size(before)} that are, with "
+                f"{format_size(free)} free (CUDA error {code})",
                 hint="raise the memory lock limit (ulimit -l, memlock in compose.yaml) or keep more on the card",
             )
         self._registered = True
