@@ -42,6 +42,7 @@ RUN --mount=type=bind,from=package,source=/wheels,target=/wheels \
     pip install --disable-pip-version-check --no-cache-dir --no-deps --no-index /wheels/*.whl
 ENV HOME=/cache \
     TRITON_CACHE_DIR=/cache/triton \
+    NUMBA_CACHE_DIR=/cache/numba \
     PYTHONUNBUFFERED=1 \
     PYTHONDONTWRITEBYTECODE=1 \
     HF_HUB_OFFLINE=1

@@ -12,7 +12,7 @@ from appliance import __version__
 from appliance.backend import ApplianceBackend
 from appliance.card_claim import Claim
 from appliance.commands import override_flags, require_keys
-from appliance.engine.kernel_cache import settle
+from appliance.engine.kernel_cache import FOLDERS, settle
 from appliance.errors import ExitCode
 from appliance.examine import Examined, examine, look
 from appliance.first_rig import ask_first, load_or_write
@@ -43,9 +43,10 @@ def serve(arguments: argparse.Namespace) -> ExitCode:
     examined = examine(loaded, look(loaded))
     _tell(examined)
     claim = Claim(examined.device.cards, rig=loaded.path)
-    warning = settle(os.environ)
-    if warning:
-        warn("kernel cache", reason=warning)
+    for variable in FOLDERS:
+        warning = settle(os.environ, variable)
+        if warning:
+            warn("kernel cache", reason=warning)
     code = asyncio.run(_run(examined))
     claim.release()
     say("end", exit_code=int(code))

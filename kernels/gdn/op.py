@@ -1,191 +1,217 @@
-"""Batched Gated DeltaNet in plain torch: the chunked (WY) form, exact for every prefix of the window's rows."""
+"""Gated DeltaNet over the rows of a window, compiled for the CPU; exact for every prefix of a span's rows."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import lru_cache
+from typing import NamedTuple
 
-import torch
+import numpy as np
 
-from kernels.norm import rms_norm
+from kernels.compiled.arrays import Floats, Integers
+from kernels.compiled.jit import compiled
+from kernels.compiled.scalar import dot, exp, norm_scale, sigmoid, silu
+from kernels.matrix import Matrix, multiply
 
-CHUNK_ROWS = 64
+UNIT_EPS = np.float32(1e-6)
+# Above this, log(1 + e^x) is x in float32.
+_LINEAR = np.float32(20)
 
 
-@dataclass(frozen=True, slots=True)
-class DeltaRows:
-    """What a window of rows does to the state; row j depends on rows up to j only.
+class GdnWeights(NamedTuple):
+    """Of one layer.
 
     Attributes:
-        key: float32 [batch, key_heads, length, dim].
-        update: float32 [batch, heads, length, dim]: `U_j = beta_j (v_j - a_j S_{j-1}' k_j)`.
-        decay: float64 [batch, heads, length]: cumulative log decay since the state before the window.
+        mix: [hidden, queries | keys | values | gate | alpha | beta].
+        conv: float32 [taps, channels of queries, keys and values].
+        rate: float32 [heads]: -exp(A).
+        bias: float32 [heads]: of the time step.
+        norm: float32 [dim].
+        out: [heads * dim, hidden].
+        key_heads: value head v uses key head v mod key_heads.
     """
 
-    key: torch.Tensor
-    update: torch.Tensor
-    decay: torch.Tensor
+    mix: Matrix
+    conv: Floats
+    rate: Floats
+    bias: Floats
+    norm: Floats
+    out: Matrix
+    key_heads: int
 
 
-def causal_conv(rows: torch.Tensor, weight: torch.Tensor, *, dilation: int = 1) -> torch.Tensor:
-    """Depthwise causal convolution and silu.
+class DeltaRows(NamedTuple):
+    """What the rows of a window do to the states; a row depends on the rows before it in its span only.
+
+    Attributes:
+        raw: float32 [rows, at least channels]: inputs of the convolution.
+        key: float32 [rows, key_heads, dim], of unit length.
+        update: float32 [rows, heads, dim]: `U_t = beta_t (v_t - a_t S_(t-1)' k_t)`.
+        decay: float32 [rows, heads]: log a_t.
+    """
+
+    raw: Floats
+    key: Floats
+    update: Floats
+    decay: Floats
+
+
+@compiled
+def run_delta(
+    block: Floats, weights: GdnWeights, history: Floats, state: Floats, spans: Integers, eps: np.float32
+) -> tuple[Floats, DeltaRows]:
+    """Runs the mixer over all spans without changing their states.
 
     Args:
-        rows: float32 [batch, (taps - 1) * dilation + length, channels]: history, then the window's rows.
+        block: float32 [rows, hidden].
+        weights: of the layer.
+        history: float32 [slots, taps - 1, channels]: inputs of the convolution before the window.
+        state: float32 [slots, heads, dim (key), dim (value)].
+        spans: int64 [spans, 4]: slot, first row, rows, position of the first.
+        eps: of the gated norm.
+
+    Returns:
+        float32 [rows, at least hidden], and what the commit needs.
+    """
+    mixed = multiply(block, weights.mix)
+    heads, dim = state.shape[1], state.shape[2]
+    rows, key_heads = mixed.shape[0], weights.key_heads
+    channels = weights.conv.shape[1]
+    gates, alphas = channels, channels + heads * dim
+    inner = np.empty((rows, heads * dim), np.float32)
+    key = np.empty((rows, key_heads, dim), np.float32)
+    update, decay = np.empty((rows, heads, dim), np.float32), np.empty((rows, heads), np.float32)
+    signal, memory = np.empty((rows, channels), np.float32), np.empty((dim, dim), np.float32)
+    for s in range(spans.shape[0]):
+        slot, first = spans[s, 0], spans[s, 1]
+        for t in range(spans[s, 2]):
+            r = first + t
+            convolve(history[slot], mixed, first, t, weights.conv, 1, signal[r])
+            _unit_keys(signal[r], key[r])
+            for h in range(heads):
+                decay[r, h] = weights.rate[h] * _softplus(mixed[r, alphas + h] + weights.bias[h])
+        for h in range(heads):
+            memory[:, :] = state[slot, h]
+            head, at = h % key_heads, (2 * key_heads + h) * dim
+            for r in range(first, first + spans[s, 2]):
+                query, value = signal[r, head * dim : (head + 1) * dim], signal[r, at : at + dim]
+                beta = sigmoid(mixed[r, alphas + heads + h])
+                out = inner[r, h * dim : (h + 1) * dim]
+                _step(memory, query, key[r, head], value, decay[r, h], beta, update[r, h], out)
+                _gate(out, mixed[r, gates + h * dim : gates + (h + 1) * dim], weights.norm, eps)
+    return multiply(inner, weights.out), DeltaRows(mixed, key, update, decay)
+
+
+@compiled
+def commit_delta(state: Floats, rows: DeltaRows, spans: Integers, kept: Integers) -> None:
+    """Brings the states [slots, heads, dim, dim] past the first `kept` rows of every span, in place."""
+    heads, dim = state.shape[1], state.shape[2]
+    key_heads = rows.key.shape[1]
+    for s in range(spans.shape[0]):
+        for h in range(heads):
+            memory = state[spans[s, 0], h]
+            for r in range(spans[s, 1], spans[s, 1] + kept[s]):
+                share = exp(rows.decay[r, h])
+                key, update = rows.key[r, h % key_heads], rows.update[r, h]
+                for j in range(dim):
+                    for i in range(dim):
+                        memory[j, i] = share * memory[j, i] + key[j] * update[i]
+
+
+@compiled
+def commit_history(history: Floats, rows: Floats, spans: Integers, kept: Integers) -> None:
+    """Moves the histories [slots, before, width] past the first `kept` rows [rows, at least width] of every span."""
+    before, width = history.shape[1], history.shape[2]
+    for s in range(spans.shape[0]):
+        own = history[spans[s, 0]]
+        for i in range(before):
+            source = i + kept[s]
+            if source < before:
+                own[i, :] = own[source]
+            else:
+                own[i, :] = rows[spans[s, 1] + source - before, :width]
+
+
+@compiled
+def convolve(history: Floats, rows: Floats, first: int, t: int, weight: Floats, dilation: int, out: Floats) -> None:
+    """Depthwise causal convolution and silu of one row.
+
+    Args:
+        history: float32 [(taps - 1) * dilation, channels] before the span.
+        rows: float32 [rows, at least channels].
+        first: row of the span's first.
+        t: row within the span.
         weight: float32 [taps, channels]; the last tap multiplies the newest row.
         dilation: rows between two taps.
-
-    Returns:
-        float32 [batch, length, channels].
-
-    Raises:
-        ValueError: fewer rows than the history, or other channels.
+        out: float32 [channels].
     """
-    taps = weight.shape[0]
-    length = rows.shape[1] - (taps - 1) * dilation
-    if length < 0 or rows.shape[2] != weight.shape[1]:
-        raise ValueError(f"causal_conv: rows {tuple(rows.shape)} do not fit a weight of {tuple(weight.shape)}")
-    out = rows[:, :length] * weight[0]
-    for tap in range(1, taps):
-        out.addcmul_(rows[:, tap * dilation : tap * dilation + length], weight[tap])
-    return torch.nn.functional.silu(out, inplace=True)
+    before = history.shape[0]
+    for tap in range(weight.shape[0]):
+        at = t + tap * dilation
+        source = history[at] if at < before else rows[first + at - before]
+        if tap == 0:
+            for i in range(out.shape[0]):
+                out[i] = source[i] * weight[0, i]
+        else:
+            for i in range(out.shape[0]):
+                out[i] += source[i] * weight[tap, i]
+    for i in range(out.shape[0]):
+        out[i] = silu(out[i])
 
 
-def unit_keys(queries_keys: torch.Tensor, *, key_heads: int, eps: float = 1e-6) -> torch.Tensor:
-    """Scales queries and keys to unit length, eps added to the sum of squares, in place; queries also by 1/sqrt(dim).
-
-    Args:
-        queries_keys: float32 [batch, length, 2 * key_heads, dim]: queries, then keys.
-        key_heads: heads of each.
-
-    Returns:
-        The argument.
-    """
-    length: torch.Tensor = torch.linalg.vector_norm(queries_keys, dim=-1, keepdim=True)
-    scale = length.square_().add_(eps).rsqrt_()
-    scale[:, :, :key_heads].mul_(queries_keys.shape[-1] ** -0.5)
-    return queries_keys.mul_(scale)
+@compiled
+def _gate(out: Floats, gate: Floats, norm: Floats, eps: np.float32) -> None:
+    """`norm(out) * sigmoid(gate)` in place."""
+    scale = norm_scale(out, eps)
+    for i in range(out.shape[0]):
+        out[i] = out[i] * scale * norm[i] * sigmoid(gate[i])
 
 
-def delta_rule(
-    queries_keys: torch.Tensor, value: torch.Tensor, log_decay: torch.Tensor, beta: torch.Tensor, state: torch.Tensor
-) -> tuple[torch.Tensor, DeltaRows]:
-    """Runs the gated delta rule over a window without changing the state.
-
-    With cumulative log decays G: `(I + A) U = beta (V - e^G K S0)`, A strictly lower, `A_ij = beta_i e^(G_i - G_j)
-    k_i.k_j`; `o_i = e^(G_i) q_i S0 + sum_(j<=i) e^(G_i - G_j) (q_i.k_j) U_j`. Long windows go in chunks.
-
-    Args:
-        queries_keys: float32 [batch, length, 2 * key_heads, dim] from `unit_keys`.
-        value: float32 [batch, length, heads, dim]; value head v uses key head v mod key_heads.
-        log_decay: float32 [batch, length, heads], never positive.
-        beta: float32 [batch, length, heads].
-        state: float32 [batch, heads, dim (key), dim (value)].
-
-    Returns:
-        Outputs [batch, length, heads, dim], and what `commit_state` needs.
-
-    Raises:
-        ValueError: heads are not a multiple of the key heads.
-    """
-    batch, length, heads, _ = value.shape
-    key_heads = queries_keys.shape[2] // 2
-    if key_heads == 0 or heads % key_heads:
-        raise ValueError(f"delta_rule: {heads} value heads are not a multiple of {key_heads} key heads")
-    both = queries_keys.permute(0, 2, 1, 3)
-    query, key = both[:, :key_heads], both[:, key_heads:]
-    values, betas = value.permute(0, 2, 1, 3), beta.permute(0, 2, 1)
-    cumulative = log_decay.permute(0, 2, 1).to(torch.float64).cumsum(2)
-    if length <= CHUNK_ROWS:
-        out, update = _chunk(query, key, values, cumulative, betas, state)
-        return out.permute(0, 2, 1, 3), DeltaRows(key, update, cumulative)
-    outs, updates = [], []
-    before = torch.zeros_like(cumulative[:, :, :1])
-    for first in range(0, length, CHUNK_ROWS):
-        part = slice(first, min(first + CHUNK_ROWS, length))
-        local = cumulative[:, :, part] - before
-        out, update = _chunk(query[:, :, part], key[:, :, part], values[:, :, part], local, betas[:, :, part], state)
-        rows = DeltaRows(key[:, :, part], update, local)
-        state = commit_state(state, rows, torch.full((batch,), out.shape[2], device=state.device))
-        before = cumulative[:, :, part.stop - 1 : part.stop]
-        outs.append(out)
-        updates.append(update)
-    return torch.cat(outs, 2).permute(0, 2, 1, 3), DeltaRows(key, torch.cat(updates, 2), cumulative)
+@compiled
+def _unit_keys(signal: Floats, key: Floats) -> None:
+    """Scales queries (also by 1/sqrt(dim)) and keys of a row to unit length; the keys go to `key` [key_heads, dim]."""
+    key_heads, dim = key.shape
+    small = np.float32(1) / np.sqrt(np.float32(dim))
+    for head in range(2 * key_heads):
+        vector = signal[head * dim : (head + 1) * dim]
+        scale = np.float32(1) / np.sqrt(dot(vector, vector) + UNIT_EPS)
+        if head < key_heads:
+            for i in range(dim):
+                vector[i] *= scale * small
+        else:
+            for i in range(dim):
+                key[head - key_heads, i] = vector[i] * scale
 
 
-def _chunk(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    decay: torch.Tensor,
-    beta: torch.Tensor,
-    state: torch.Tensor,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Outputs and updates of up to CHUNK_ROWS rows; all head-major [batch, heads, length, ...]."""
-    batch, heads, length, dim = value.shape
-    key_heads = key.shape[1]
-    repeat = heads // key_heads
-    both = torch.cat((key, query), 2).view(batch, 1, key_heads, 2 * length, dim)
-    products = torch.matmul(both, key.transpose(2, 3).unsqueeze(1))
-    read = torch.matmul(both, state.view(batch, repeat, key_heads, dim, dim)).view(batch, heads, 2, length, dim)
-    # Differences of float64 sums: a large decay early in the chunk must not blur small ones after it.
-    ratio = (decay.unsqueeze(3) - decay.unsqueeze(2)).add_(_above(length, decay.device)).exp_().to(torch.float32)
-    weights = ratio.view(batch, repeat, key_heads, 1, length, length) * products.view(
-        batch, 1, key_heads, 2, length, length
-    )
-    weights = weights.view(batch, heads, 2, length, length)
-    read = read.mul_(decay.exp().to(torch.float32).view(batch, heads, 1, length, 1))
-    wanted = (value - read[:, :, 0]).mul_(beta.unsqueeze(3))
-    system = weights[:, :, 0] * beta.unsqueeze(3)
-    update = torch.linalg.solve_triangular(system, wanted, upper=False, unitriangular=True)
-    out = torch.matmul(weights[:, :, 1], update).add_(read[:, :, 1])
-    return out, update
+@compiled
+def _softplus(x: np.float32) -> np.float32:
+    return x if x > _LINEAR else np.log1p(np.exp(x))
 
 
-@lru_cache(maxsize=CHUNK_ROWS + 8)
-def _above(length: int, device: torch.device) -> torch.Tensor:
-    """-inf above the diagonal, 0 elsewhere; what it is added to becomes 0 as a power."""
-    return torch.full((length, length), float("-inf"), dtype=torch.float64, device=device).triu_(1)
-
-
-def commit_state(state: torch.Tensor, rows: DeltaRows, kept: torch.Tensor) -> torch.Tensor:
-    """The state after the first `kept` rows: `e^(G_n) S0 + sum_(j<=n) e^(G_n - G_j) k_j U_j'`.
-
-    Args:
-        state: float32 [batch, heads, dim, dim] before the window.
-        rows: from `delta_rule`.
-        kept: int64 [batch], 0 to length; 0 keeps the state.
-
-    Returns:
-        A new tensor like state.
-    """
-    batch, heads, length = rows.decay.shape
-    key_heads, dim = rows.key.shape[1], rows.key.shape[3]
-    repeat = heads // key_heads
-    if length == 0:
-        return state.clone()
-    last = (kept - 1).clamp(min=0).view(batch, 1, 1).expand(batch, heads, 1)
-    total = rows.decay.gather(2, last)
-    nothing = (kept == 0).view(batch, 1, 1)
-    total = total.masked_fill(nothing, 0.0)
-    index = torch.arange(length, device=state.device)
-    dropped = index.view(1, 1, length) >= kept.view(batch, 1, 1)
-    share = (total - rows.decay).masked_fill(dropped, float("-inf")).exp_().to(torch.float32)
-    # A dropped row may hold anything; it must not reach the state even as 0 * inf.
-    update = rows.update.masked_fill(dropped.unsqueeze(3), 0.0).mul_(share.unsqueeze(3))
-    keys = rows.key.masked_fill(dropped.unsqueeze(3), 0.0).transpose(2, 3)
-    added = torch.matmul(keys.unsqueeze(1), update.view(batch, repeat, key_heads, length, dim))
-    scale = total.exp().to(torch.float32).unsqueeze(3)
-    return added.view(batch, heads, dim, dim).add_(state * scale)
-
-
-def gated_norm(out: torch.Tensor, gate: torch.Tensor, weight: torch.Tensor, *, eps: float) -> torch.Tensor:
-    """`rms(out) * weight * sigmoid(gate)` per head of `dim` values.
-
-    Args:
-        out: float32 [rows, heads, dim].
-        gate: float32 [rows, heads, dim].
-        weight: float32 [dim].
-        eps: added to the mean of squares.
-    """
-    return rms_norm(out, weight, eps=eps).mul_(gate.sigmoid())
+@compiled
+def _step(
+    memory: Floats,
+    query: Floats,
+    key: Floats,
+    value: Floats,
+    log_decay: np.float32,
+    beta: np.float32,
+    update: Floats,
+    out: Floats,
+) -> None:
+    """One row of one head: `S <- a S; U = beta (v - S'k); S <- S + k U'; o = S'q`."""
+    dim = memory.shape[0]
+    share = exp(log_decay)
+    for i in range(dim):
+        update[i] = np.float32(0)
+        out[i] = np.float32(0)
+    for j in range(dim):
+        k = key[j]
+        for i in range(dim):
+            memory[j, i] *= share
+            update[i] += memory[j, i] * k
+    for i in range(dim):
+        update[i] = beta * (value[i] - update[i])
+    for j in range(dim):
+        k, q = key[j], query[j]
+        for i in range(dim):
+            memory[j, i] += k * update[i]
+            out[i] += memory[j, i] * q

@@ -1,32 +1,37 @@
-"""Batched hyper-connection read and write in plain torch."""
+"""Hyper-connection read and write over all rows of a window, compiled for the CPU."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
-import torch
+import numpy as np
 
-from kernels.norm import rms_norm
+from kernels.compiled.arrays import Floats
+from kernels.compiled.jit import compiled
+from kernels.compiled.scalar import norm_into, sigmoid, silu
+from kernels.matrix import Matrix, multiply
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadWeights:
-    """Weights of one read, laid out for few products.
+class ReadWeights(NamedTuple):
+    """Weights of one read.
 
     Attributes:
         norm: float32 [streams, hidden].
-        mix: float32 [streams * hidden, low] or [.., low + streams]: transposed down (and inject) divided by `streams`.
-        up: float32 [low, streams * hidden]: transposed.
+        mix: [streams * hidden, low], or [.., low + streams] with inject: down and inject divided by `streams`.
+        up: [low, streams * hidden].
         low: rank of the gates.
+        injects: streams, or 0 where nothing is written back.
     """
 
-    norm: torch.Tensor
-    mix: torch.Tensor
-    up: torch.Tensor
+    norm: Floats
+    mix: Matrix
+    up: Matrix
     low: int
+    injects: int
 
 
-def read_streams(x: torch.Tensor, weights: ReadWeights, *, eps: float) -> tuple[torch.Tensor, torch.Tensor]:
+@compiled
+def read_streams(x: Floats, weights: ReadWeights, eps: np.float32) -> tuple[Floats, Floats]:
     """Reads the streams into the input of a block.
 
     Each stream is normalised on its own; `gate = sigmoid(silu(xn down' / streams) up')`; the result is the mean
@@ -38,38 +43,43 @@ def read_streams(x: torch.Tensor, weights: ReadWeights, *, eps: float) -> tuple[
         eps: of the norm.
 
     Returns:
-        Block input [rows, hidden], and inject weights [rows, streams] ([rows, 0] when `mix` has none).
-
-    Raises:
-        ValueError: shapes do not belong together.
+        Block input [rows, hidden], and inject weights [rows, injects].
     """
     rows, streams, hidden = x.shape
-    if weights.norm.shape != (streams, hidden) or weights.up.shape != (weights.low, streams * hidden):
-        raise ValueError(
-            f"read_streams: weights are not for {streams} streams of {hidden}; found norm {tuple(weights.norm.shape)}"
-        )
-    normed = rms_norm(x, weights.norm, eps=eps).view(rows, streams * hidden)
-    mixed = torch.mm(normed, weights.mix)
-    low = torch.nn.functional.silu(mixed[:, : weights.low])
-    gate = torch.mm(low, weights.up).sigmoid_().mul_(normed)
-    block = gate.view(rows, streams, hidden).sum(1).mul_(1.0 / streams)
-    inject = mixed[:, weights.low :].sigmoid().mul_(2.0)
+    low = weights.low
+    normed = np.empty((rows, streams * hidden), np.float32)
+    for r in range(rows):
+        for s in range(streams):
+            norm_into(normed[r, s * hidden : (s + 1) * hidden], x[r, s], weights.norm[s], eps)
+    mixed = multiply(normed, weights.mix)
+    bent, inject = np.empty((rows, low), np.float32), np.empty((rows, weights.injects), np.float32)
+    for r in range(rows):
+        for i in range(low):
+            bent[r, i] = silu(mixed[r, i])
+        for s in range(weights.injects):
+            inject[r, s] = np.float32(2) * sigmoid(mixed[r, low + s])
+    gates = multiply(bent, weights.up)
+    block = np.zeros((rows, hidden), np.float32)
+    share = np.float32(1) / np.float32(streams)
+    for r in range(rows):
+        for s in range(streams):
+            at = s * hidden
+            for i in range(hidden):
+                block[r, i] += sigmoid(gates[r, at + i]) * normed[r, at + i] * share
     return block, inject
 
 
-def write_streams(x: torch.Tensor, out: torch.Tensor, inject: torch.Tensor) -> None:
+@compiled
+def write_streams(x: Floats, out: Floats, inject: Floats) -> None:
     """Adds a block's output to every stream in place: `x[r, s] += inject[r, s] * out[r]`.
 
     Args:
         x: float32 [rows, streams, hidden].
-        out: float32 [rows, hidden].
+        out: float32 [rows, at least hidden].
         inject: float32 [rows, streams].
-
-    Raises:
-        ValueError: row or stream counts differ.
     """
-    if x.shape[:2] != inject.shape or out.shape != (x.shape[0], x.shape[2]):
-        raise ValueError(
-            f"write_streams: x {tuple(x.shape)}, out {tuple(out.shape)}, inject {tuple(inject.shape)} do not match"
-        )
-    x.addcmul_(inject.unsqueeze(2), out.unsqueeze(1))
+    for r in range(x.shape[0]):
+        for s in range(x.shape[1]):
+            share = inject[r, s]
+            for i in range(x.shape[2]):
+                x[r, s, i] += share * out[r, i]

@@ -1,133 +1,154 @@
-"""Batched mixture of experts in plain torch."""
+"""Mixture of experts over all rows of a window, compiled for the CPU; an expert's tiles are read once a window."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
-import torch
+import numpy as np
 
-# Up to this many pairs of row and expert, a loop over the touched experts reads less than one padded product over all.
-LOOP_PAIRS = 24
-# Above this many, a loop is as quick as padding and needs no room for the busiest expert times all experts.
-PADDED_PAIRS = 1024
+from kernels.compiled.arrays import Floats, Integers
+from kernels.compiled.jit import compiled
+from kernels.compiled.scalar import exp, sigmoid, silu
+from kernels.compiled.vector import TILE
+from kernels.matrix import Matrix, multiply, multiply_tiles
 
 
-def route(logits: torch.Tensor, *, used: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Chooses experts. Renormalised shares of a softmax are the softmax of the chosen logits.
+class MixWeights(NamedTuple):
+    """What every row of a block needs.
+
+    Attributes:
+        mix: [hidden, shared gate | shared up | router | the shared expert's gate].
+        shared_down: [shared ff, hidden].
+        experts: that there are.
+        used: experts of a row.
+    """
+
+    mix: Matrix
+    shared_down: Matrix
+    experts: int
+    used: int
+
+
+class ExpertWeights(NamedTuple):
+    """The routed experts, one after the other.
+
+    Attributes:
+        gate_up: [hidden, for each expert its gates, filled up to whole tiles, then as many columns of ups].
+        down: [ff, for each expert its columns, filled up to whole tiles].
+        experts: that there are.
+    """
+
+    gate_up: Matrix
+    down: Matrix
+    experts: int
+
+
+@compiled
+def route(x: Floats, weights: MixWeights) -> tuple[Integers, Floats, Floats]:
+    """Chooses experts and computes the shared one. Renormalised shares of a softmax are the softmax of the chosen.
 
     Args:
-        logits: float32 [rows, experts].
-        used: experts of a row.
+        x: float32 [rows, hidden].
+        weights: of the block; as many experts as are used, or more.
 
     Returns:
-        Expert ids int64 [rows, used], best first, and their weights float32 [rows, used].
-
-    Raises:
-        ValueError: more experts wanted than there are.
+        Expert ids int64 [rows, used], best first (of equals the earlier); their shares float32 [rows, used]; the
+        shared expert's part of the result float32 [rows, hidden].
     """
-    if used > logits.shape[1]:
-        raise ValueError(f"route: {used} experts wanted of {logits.shape[1]}")
-    best, ids = logits.topk(used, dim=1)
-    return ids, torch.softmax(best, 1)
+    rows, hidden, used, experts = x.shape[0], x.shape[1], weights.used, weights.experts
+    ids, shares = np.empty((rows, used), np.int64), np.empty((rows, used), np.float32)
+    ff = max(weights.shared_down.codes.shape[1], weights.shared_down.floats.shape[1])
+    mixed = multiply(x, weights.mix)
+    inner = np.empty((rows, ff), np.float32)
+    for r in range(rows):
+        for i in range(ff):
+            inner[r, i] = silu(mixed[r, i]) * mixed[r, ff + i]
+        _best(mixed[r, 2 * ff : 2 * ff + experts], ids[r], shares[r])
+    shared = multiply(inner, weights.shared_down)
+    out = np.empty((rows, hidden), np.float32)
+    for r in range(rows):
+        gate = sigmoid(mixed[r, 2 * ff + experts])
+        for i in range(hidden):
+            out[r, i] = gate * shared[r, i]
+    return ids, shares, out
 
 
-def run_experts(
-    x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor, gate_up: torch.Tensor, down: torch.Tensor
-) -> torch.Tensor:
-    """`sum over chosen e of w_e down_e(silu(gate_e x) * up_e x)`.
+@compiled
+def add_experts(x: Floats, ids: Integers, shares: Floats, weights: ExpertWeights, out: Floats) -> None:
+    """Adds `sum over chosen e of share_e down_e(silu(gate_e x) * up_e x)` to out, experts in the order of their ids.
 
     Args:
         x: float32 [rows, hidden].
         ids: int64 [rows, used].
-        weights: float32 [rows, used].
-        gate_up: float32 [experts, hidden, 2 * ff]: gate columns, then up columns.
-        down: float32 [experts, ff, hidden].
-
-    Returns:
-        float32 [rows, hidden].
+        shares: float32 [rows, used].
+        weights: of the experts.
+        out: float32 [rows, hidden].
     """
     rows, used = ids.shape
-    if x.device.type == "cpu" and not LOOP_PAIRS < rows * used <= PADDED_PAIRS:
-        return _run_touched(x, ids, weights, gate_up, down)
-    experts, ff, hidden = down.shape
-    flat = ids.reshape(-1)
-    # Counts by one hot sums give each pair its place among its expert's rows without leaving the device.
-    ranks = torch.nn.functional.one_hot(flat, experts).cumsum(0)
-    place = ranks.gather(1, flat.unsqueeze(1)).squeeze(1).sub_(1)
-    # On a card the size must not depend on data: no expert gets more rows than there are.
-    busiest = int(ranks[-1].max()) if x.device.type == "cpu" else rows
-    slot = flat * busiest + place
-    # Places without a pair repeat row 0; what is computed there is never read.
-    source = torch.zeros(experts * busiest, dtype=torch.int64, device=x.device)
-    source.index_copy_(0, slot, torch.arange(rows * used, device=x.device) // used)
-    both = torch.bmm(x.index_select(0, source).view(experts, busiest, hidden), gate_up)
-    inner = torch.nn.functional.silu(both[:, :, :ff]).mul_(both[:, :, ff:])
-    results = torch.bmm(inner, down).view(experts * busiest, hidden).index_select(0, slot)
-    return torch.bmm(weights.unsqueeze(1), results.view(rows, used, hidden)).squeeze(1)
+    hidden = x.shape[1]
+    gate_up, down = weights.gate_up, weights.down
+    ff = max(down.codes.shape[1], down.floats.shape[1])
+    ups = (gate_up.codes.shape[0] + gate_up.floats.shape[0]) // weights.experts
+    downs = (down.codes.shape[0] + down.floats.shape[0]) // weights.experts
+    row, share = np.empty(rows * used, np.int64), np.empty(rows * used, np.float32)
+    some, inner = np.empty((rows, hidden), np.float32), np.empty((rows, ff), np.float32)
+    both, result = np.empty((rows, ups * TILE), np.float32), np.empty((rows, downs * TILE), np.float32)
+    for expert in range(weights.experts):
+        count = 0
+        for r in range(rows):
+            for place in range(used):
+                if ids[r, place] == expert:
+                    row[count], share[count] = r, shares[r, place]
+                    some[count, :] = x[r]
+                    count += 1
+        if count == 0:
+            continue
+        multiply_tiles(some[:count], gate_up, expert * ups, (expert + 1) * ups, both[:count])
+        up_at = ups * TILE // 2
+        for n in range(count):
+            for i in range(ff):
+                inner[n, i] = silu(both[n, i]) * both[n, up_at + i]
+        multiply_tiles(inner[:count], down, expert * downs, (expert + 1) * downs, result[:count])
+        for n in range(count):
+            for i in range(hidden):
+                out[row[n], i] += share[n] * result[n, i]
 
 
-def run_fetched(
-    x: torch.Tensor,
-    ids: torch.Tensor,
-    weights: torch.Tensor,
-    fetch: Callable[[int], tuple[torch.Tensor, torch.Tensor]],
-) -> torch.Tensor:
+def add_fetched(x: Floats, ids: Integers, shares: Floats, fetch: Callable[[int], ExpertWeights], out: Floats) -> None:
     """The same, one touched expert after the other; no more than one is held at a time.
 
-    Host side: the expert ids are read back, so this is for a CPU, or for weights that are not in device memory.
-
     Args:
         x: float32 [rows, hidden].
         ids: int64 [rows, used].
-        weights: float32 [rows, used].
-        fetch: brings an expert's gate_up [hidden, 2 * ff] and down [ff, hidden].
-
-    Returns:
-        float32 [rows, hidden].
+        shares: float32 [rows, used].
+        fetch: brings one expert.
+        out: float32 [rows, hidden].
     """
-    rows, used = ids.shape
-    if rows == 0:
-        return torch.zeros_like(x)
-    order, touched, sizes = _by_expert(ids)
-    results = x.new_empty(rows * used, x.shape[1])
-    parts = torch.split_with_sizes(x.index_select(0, order // used), sizes)
-    for expert, part, out in zip(touched, parts, torch.split_with_sizes(results, sizes), strict=True):
-        gate_up, down = fetch(expert)
-        gate, up = torch.mm(part, gate_up).chunk(2, 1)
-        torch.mm(torch.nn.functional.silu(gate).mul_(up), down, out=out)
-    return _weigh(results, order, weights)
+    for expert in np.unique(ids).tolist():
+        row, place = np.nonzero(ids == expert)
+        some = out[row]
+        add_experts(x[row], np.zeros((row.size, 1), np.int64), shares[row, place][:, None].copy(), fetch(expert), some)
+        out[row] = some
 
 
-def _run_touched(
-    x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor, gate_up: torch.Tensor, down: torch.Tensor
-) -> torch.Tensor:
-    """`run_fetched` over stacked experts: products write into views of whole buffers, the rest is done once."""
-    rows, used = ids.shape
-    if rows == 0:
-        return torch.zeros_like(x)
-    order, touched, sizes = _by_expert(ids)
-    ff = down.shape[1]
-    cut = torch.split_with_sizes
-    both, results = x.new_empty(rows * used, 2 * ff), x.new_empty(rows * used, x.shape[1])
-    sorted_x = x.index_select(0, order // used)
-    for expert, part, out in zip(touched, cut(sorted_x, sizes), cut(both, sizes), strict=True):
-        torch.mm(part, gate_up[expert], out=out)
-    inner = torch.nn.functional.silu(both[:, :ff]).mul_(both[:, ff:])
-    for expert, part, out in zip(touched, cut(inner, sizes), cut(results, sizes), strict=True):
-        torch.mm(part, down[expert], out=out)
-    return _weigh(results, order, weights)
-
-
-def _by_expert(ids: torch.Tensor) -> tuple[torch.Tensor, list[int], list[int]]:
-    """Order of the pairs by expert, the touched experts, and how many pairs each has."""
-    flat = ids.reshape(-1)
-    counts = torch.bincount(flat).tolist()
-    touched = [expert for expert, count in enumerate(counts) if count]
-    return flat.argsort(stable=True), touched, [counts[expert] for expert in touched]
-
-
-def _weigh(results: torch.Tensor, order: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-    """Results in the order of the experts -> weighted sums of the rows."""
-    rows, used = weights.shape
-    back = torch.empty_like(results).index_copy_(0, order, results)
-    return torch.bmm(weights.unsqueeze(1), back.view(rows, used, results.shape[1])).squeeze(1)
+@compiled
+def _best(logits: Floats, ids: Integers, shares: Floats) -> None:
+    """The largest logits, best first, and their softmax."""
+    used = ids.shape[0]
+    for place in range(used):
+        best = -1
+        for e in range(logits.shape[0]):
+            taken = False
+            for before in range(place):
+                taken |= ids[before] == e
+            if not taken and (best < 0 or logits[e] > logits[best]):
+                best = e
+        ids[place] = best
+        shares[place] = logits[best]
+    total, largest = np.float32(0), shares[0]
+    for place in range(used):
+        shares[place] = exp(shares[place] - largest)
+        total += shares[place]
+    for place in range(used):
+        shares[place] /= total

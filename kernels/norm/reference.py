@@ -6,7 +6,7 @@ import torch
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, *, eps: float) -> torch.Tensor:
-    """`x * rsqrt(mean(x^2) + eps) * weight`, vector by vector; shapes as in `kernels.norm.op.rms_norm`."""
+    """`x * rsqrt(mean(x^2) + eps) * weight`, vector by vector; the weight is broadcast to x."""
     width = x.shape[-1]
     vectors = x.reshape(-1, width)
     weights = weight.expand(x.shape).reshape(-1, width)

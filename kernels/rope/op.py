@@ -1,4 +1,4 @@
-"""Batched rotary positions in plain torch."""
+"""Rotary tables in plain torch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 def rope_tables(
     positions: torch.Tensor, *, dims: int, theta: float, sections: tuple[int, int, int]
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Cosines and signed sines for `rotate_`.
+    """Cosines and signed sines for a rotation.
 
     The angle is a float32 product of float32 position and float32 inverse frequency, as in the reference
     implementation: at 200,000 tokens its rounding is visible, so it is repeated and not improved.
@@ -41,26 +41,3 @@ def rope_tables(
         )
     cos, sin = angles.cos(), angles.sin()
     return torch.cat((cos, cos), 1).unsqueeze(1), torch.cat((-sin, sin), 1).unsqueeze(1)
-
-
-def rotate_(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """Rotates pairs (i, i + dims/2) of the first `dims` values of every head, in place.
-
-    Args:
-        x: float32 [rows, heads, width].
-        cos: [rows, 1, dims] from `rope_tables`.
-        sin: the same, signed.
-
-    Returns:
-        x.
-
-    Raises:
-        ValueError: more dims than the head has.
-    """
-    dims = cos.shape[-1]
-    if dims > x.shape[-1]:
-        raise ValueError(f"rotate_: {dims} rotated values, but a head has {x.shape[-1]}")
-    rotated = x[..., :dims]
-    swapped = rotated.roll(dims // 2, -1).mul_(sin)
-    rotated.mul_(cos).add_(swapped)
-    return x

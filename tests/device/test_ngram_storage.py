@@ -15,7 +15,7 @@ from appliance.model.qwen4exp.footprint import NGRAM_TABLE
 from appliance.model.qwen4exp.hyperparameters import NgramSpec
 from appliance.model.qwen4exp.spec import ModelSpec, read_spec
 from appliance.model.qwen4exp.tensors import raw_bytes
-from kernels.ngram import context_windows, hash_rows
+from kernels.ngram.reference import hash_rows
 from tests.builders.gguf import tiny_model
 from tests.device.models import ON_CARD, load, open_slot, window
 
@@ -30,11 +30,14 @@ def spec(tmp_path_factory: pytest.TempPathFactory) -> ModelSpec:
 
 def expected(ngram: NgramSpec, past: Sequence[int], tokens: Sequence[int]) -> np.ndarray:
     """By the reference, from the tokens before."""
-    history = ([ngram.reset_token_id] * (ngram.order - 1) + list(past))[-(ngram.order - 1) :]
-    windows = context_windows(torch.tensor([list(tokens)]), torch.tensor([history]), reset=ngram.reset_token_id)
-    parts = [torch.tensor(values) for values in (ngram.multipliers, ngram.head_rows, ngram.head_offsets)]
-    found = hash_rows(windows[0], multipliers=parts[0], head_rows=parts[1], head_offsets=parts[2])
-    return found.numpy()
+    numbers = hash_rows(
+        [*past, *tokens],
+        reset=ngram.reset_token_id,
+        multipliers=ngram.multipliers,
+        head_rows=ngram.head_rows,
+        head_offsets=ngram.head_offsets,
+    )
+    return np.array(numbers[len(past) :], dtype=np.int64)
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ import torch
 from kernels.chunk import Chunk
 from kernels.embedding import Table
 from kernels.linear.prompt import Room, room_halves
-from kernels.ngram import context_windows, hash_rows
 from kernels.ngram import prompt as many
+from kernels.ngram import reference
 from kernels.ngram.prompt import add_ngrams_chunk
 from tests.kernels.test_ngram_decode import EPS, HIDDEN, RESET, STREAMS, VOCABULARY, Layer, expected
 from tests.kernels.windows import Span
@@ -86,12 +86,14 @@ def test_rows_that_the_host_gathered_give_the_same_bits(device: str, monkeypatch
     tokens, x = text(21)
     layers = [Layer(device), Layer(device)]
     hashing, table = layers[0].hashing, layers[0].table
-    windows = context_windows(torch.tensor([tokens]), torch.full((1, 2), RESET), reset=RESET)[0]
-    numbers = hash_rows(
-        windows,
-        multipliers=hashing.multipliers.cpu(),
-        head_rows=hashing.head_rows.cpu(),
-        head_offsets=hashing.head_offsets.cpu(),
+    numbers = torch.tensor(
+        reference.hash_rows(
+            tokens,
+            reset=RESET,
+            multipliers=hashing.multipliers.tolist(),
+            head_rows=hashing.head_rows.tolist(),
+            head_offsets=hashing.head_offsets.tolist(),
+        )
     )
     picked = Table(table.raw[numbers.reshape(-1).to(device)], table.type_name, table.columns)
     wanted = read(layers[0], 1, 0, tokens, x)

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from appliance.gguf.reader import open_set
 from appliance.model.plan import LoadPlan
-from appliance.model.qwen4exp.load import Qwen4Exp, load_model
+from appliance.model.qwen4exp.cpu import Qwen4Exp
+from appliance.model.qwen4exp.load import load_model
 from appliance.model.qwen4exp.spec import ModelSpec, read_spec
 from appliance.model.window import Commit, Draft, Span, Window
 

@@ -5,20 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 
 from appliance.model.interface import Chooser
 from appliance.model.qwen4exp.attention import mix_attention
-from appliance.model.qwen4exp.forward import run_experts
-from appliance.model.qwen4exp.layers import AttentionWeights
+from appliance.model.qwen4exp.forward import Ran, run_experts
+from appliance.model.qwen4exp.lanes import Lanes
 from appliance.model.qwen4exp.row_builder import RowBuilder
 from appliance.model.qwen4exp.rows import Rows, SpanRows
 from appliance.model.qwen4exp.spec import ModelSpec
 from appliance.model.qwen4exp.state import State
 from appliance.model.qwen4exp.weights import Weights
 from appliance.model.window import Commit, Draft
-from kernels.hyper import read_streams, write_streams
-from kernels.norm import rms_norm
+from kernels.block.op import AttentionWeights, enter_draft
+from kernels.compiled.arrays import Floats
+from kernels.hyper.op import read_streams
 
 
 @dataclass
@@ -27,7 +29,7 @@ class Proposal:
 
     Attributes:
         commit: what was asked.
-        position: of the draft row that comes next.
+        position: of the draft row that comes after the last token.
         limit: drafts at most: asked for, and with room in the slot's pages.
     """
 
@@ -36,6 +38,14 @@ class Proposal:
     limit: int
     tokens: list[int] = field(default_factory=list)
     probabilities: list[float] = field(default_factory=list)
+
+    def take(self, token: int, share: float) -> bool:
+        """Takes the next draft if it is likely enough; returns whether another one is wanted."""
+        if share < self.commit.draft_min_p:
+            return False
+        self.tokens.append(token)
+        self.probabilities.append(share)
+        return len(self.tokens) < self.limit
 
     @property
     def draft(self) -> Draft:
@@ -46,38 +56,39 @@ class Proposal:
 class Drafter:
     """The draft layer and its chain. Row i pairs token i + 1 with the trunk's streams after token i, at position i."""
 
-    def __init__(self, spec: ModelSpec, weights: Weights, state: State, builder: RowBuilder) -> None:
+    def __init__(self, spec: ModelSpec, weights: Weights, state: State, builder: RowBuilder, lanes: Lanes) -> None:
         self._spec = spec
         self._weights = weights
         self._state = state
         self._builder = builder
+        self._lanes = lanes
 
-    def catch_up(
-        self, spans: Sequence[tuple[SpanRows, Commit]], streams: torch.Tensor
-    ) -> tuple[torch.Tensor, list[int]]:
+    def catch_up(self, ran: Ran, commits: Sequence[Commit]) -> Floats:
+        """`follow`, and then the streams [commits, streams, hidden] after the last kept row of each commit."""
+        rows, x = self.follow(ran, commits)
+        return x[[span.first + span.count - 1 for span in rows.spans]]
+
+    def follow(self, ran: Ran, commits: Sequence[Commit]) -> tuple[Rows, Floats]:
         """Runs the draft layer over all kept rows, whose keys and values replace those of earlier drafts.
 
         Args:
-            spans: committed spans of the trunk's window and their commits.
-            streams: float32 [rows, streams, hidden] of that window, after the last layer.
+            ran: a window of the trunk.
+            commits: of some of its spans, already committed.
 
         Returns:
-            Streams [spans, streams, hidden] after the last kept row of each span, in the order given.
+            The rows, and their streams [rows, streams, hidden].
         """
+        spans = {span.slot: span for span in ran.rows.spans}
         pairs: list[SpanRows] = []
         source: list[int] = []
-        for span, commit in spans:
-            tokens = (*span.tokens[1 : commit.kept], commit.next_token)
-            pairs.append(SpanRows(span.slot, span.start, tokens))
+        for commit in commits:
+            span = spans[commit.slot]
+            pairs.append(SpanRows(span.slot, span.start, (*span.tokens[1 : commit.kept], commit.next_token)))
+            source.extend(range(span.first, span.first + commit.kept))
         rows = self._builder.build(pairs, trunk=False)
-        first = {span.slot: span.first for span, _ in spans}
-        for pair in rows.spans:
-            source.extend(range(first[pair.slot], first[pair.slot] + pair.count))
-        x = self.run(rows, streams.index_select(0, torch.tensor(source, device=streams.device)))
-        last = {pair.slot: pair.first + pair.count - 1 for pair in rows.spans}
-        return x, [last[span.slot] for span, _ in spans]
+        return rows, self.run(rows, ran.streams[source])
 
-    def propose(self, streams: torch.Tensor, commits: Sequence[Commit], choose: Chooser) -> tuple[Draft, ...]:
+    def propose(self, streams: Floats, commits: Sequence[Commit], choose: Chooser) -> tuple[Draft, ...]:
         """Chains drafts.
 
         Args:
@@ -89,52 +100,55 @@ class Drafter:
             One draft for each commit, possibly empty.
         """
         everyone = [self._begin(commit) for commit in commits]
-        active = [i for i, proposal in enumerate(everyone) if proposal.limit > 0]
-        streams = self._select(streams, active, len(everyone))
+        goes_on = [place for place, proposal in enumerate(everyone) if proposal.limit > 0]
+        active, streams = [everyone[place] for place in goes_on], _select(streams, goes_on)
         while active:
-            open_ = [everyone[i] for i in active]
+            streams, logits = self._step(active, streams)
             ids, shares = choose(
-                self.logits(streams),
-                slots=[proposal.commit.slot for proposal in open_],
-                positions=[proposal.position + 1 for proposal in open_],
+                torch.from_numpy(logits),
+                slots=[proposal.commit.slot for proposal in active],
+                positions=[proposal.position + 1 for proposal in active],
             )
             goes_on = []
             for place, (token, share) in enumerate(zip(ids.tolist(), shares.tolist(), strict=True)):
-                proposal = open_[place]
-                if share < proposal.commit.draft_min_p:
-                    continue
-                proposal.tokens.append(token)
-                proposal.probabilities.append(share)
-                if len(proposal.tokens) < proposal.limit:
+                if active[place].take(token, share):
                     goes_on.append(place)
-            streams = self._select(streams, goes_on, len(active))
-            active = [active[place] for place in goes_on]
-            if active:
-                streams = self._next([everyone[i] for i in active], streams)
+            active, streams = [active[place] for place in goes_on], _select(streams, goes_on)
         return tuple(proposal.draft for proposal in everyone)
 
-    def run(self, rows: Rows, streams: torch.Tensor) -> torch.Tensor:
+    def _step(self, proposals: Sequence[Proposal], streams: Floats) -> tuple[Floats, Floats]:
+        """A row for the last draft of each slot (the rows of the kept tokens come first), and the logits."""
+
+        def run(cut: slice) -> tuple[Floats, Floats]:
+            own = streams[cut]
+            spans = [
+                SpanRows(proposal.commit.slot, proposal.position, (proposal.tokens[-1],))
+                for proposal in proposals[cut]
+                if proposal.tokens
+            ]
+            if spans:
+                own = self.run(self._builder.build(spans, trunk=False), own)
+            return own, self.logits(own)
+
+        done = self._lanes.run(run, self._lanes.cut([1] * len(proposals)))
+        for proposal in proposals:
+            proposal.position += int(bool(proposal.tokens))
+        return np.concatenate([part for part, _ in done]), np.concatenate([part for _, part in done])
+
+    def run(self, rows: Rows, streams: Floats) -> Floats:
         """One pass of the draft layer: streams of the trunk or of the previous draft row -> streams."""
-        spec, entry = self._spec, self._weights.draft_entry
-        layer = self._weights.layer(spec.trunk_layers)
+        eps, weights = self._spec.rms_eps, self._weights
+        layer = weights.layer(self._spec.trunk_layers)
         assert isinstance(layer.mixer, AttentionWeights)
-        token = rms_norm(self._weights.embed(rows.tokens), entry.token_norm, eps=spec.rms_eps)
-        if spec.hnorm_grouped:
-            state = rms_norm(streams, entry.state_norm, eps=spec.rms_eps)
-        else:
-            state = rms_norm(streams.flatten(1), entry.state_norm.view(-1), eps=spec.rms_eps)
-        x = torch.mm(state.view(-1, spec.hidden), entry.from_state).view(streams.shape)
-        x.add_(torch.mm(token, entry.from_token).unsqueeze(1))
-        block, inject = read_streams(x, layer.mixer_read, eps=spec.rms_eps)
-        index = self._state.keys.shape[0] - 1
-        out = mix_attention(block, layer.mixer, rows, spec=spec, state=self._state, stashes=(), layer=index)
-        write_streams(x, out, inject)
-        run_experts(x, layer, spec)
+        x = enter_draft(streams, weights.embed(rows.tokens), weights.draft_entry, np.float32(eps))
+        last = self._state.keys.shape[0] - 1
+        mix_attention(x, layer.mixer_read, layer.mixer, rows, state=self._state, layer=last, eps=eps)
+        run_experts(x, layer, eps=eps)
         return x
 
-    def logits(self, streams: torch.Tensor) -> torch.Tensor:
+    def logits(self, streams: Floats) -> Floats:
         """Logits float32 [rows, vocabulary] of draft rows."""
-        mixed, _ = read_streams(streams, self._weights.draft_head_read, eps=self._spec.rms_eps)
+        mixed, _ = read_streams(streams, self._weights.draft_head_read, np.float32(self._spec.rms_eps))
         return self._weights.project(mixed)
 
     def _begin(self, commit: Commit) -> Proposal:
@@ -142,21 +156,6 @@ class Drafter:
         room = self._state.room(commit.slot) - length
         return Proposal(commit=commit, position=length, limit=min(commit.draft_max, room))
 
-    def _next(self, proposals: Sequence[Proposal], streams: torch.Tensor) -> torch.Tensor:
-        spans = []
-        for proposal in proposals:
-            spans.append(SpanRows(proposal.commit.slot, proposal.position, (proposal.tokens[-1],)))
-            proposal.position += 1
-        rows = self._builder.build(spans, trunk=False)
-        order = {span.slot: place for place, span in enumerate(spans)}
-        moved = [order[span.slot] for span in rows.spans]
-        if moved == list(range(len(moved))):
-            return self.run(rows, streams)
-        forth = torch.tensor(moved, device=streams.device)
-        return self.run(rows, streams.index_select(0, forth)).index_select(0, forth.argsort())
 
-    @staticmethod
-    def _select(streams: torch.Tensor, places: Sequence[int], count: int) -> torch.Tensor:
-        if len(places) == count:
-            return streams
-        return streams.index_select(0, torch.tensor(places, dtype=torch.int64, device=streams.device))
+def _select(streams: Floats, places: Sequence[int]) -> Floats:
+    return streams if len(places) == streams.shape[0] else streams[list(places)]

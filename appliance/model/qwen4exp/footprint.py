@@ -10,7 +10,14 @@ from appliance.model.qwen4exp.spec import ModelSpec
 
 FLOAT = 4
 OUTPUT_SLICE_ROWS = 1 << 14
-SCORE_LIMIT = 1 << 24
+# Temporaries of kernels.matrix.part: 40 bytes for each of the weights it takes apart at a time.
+SLICE_BYTES = 40 << 18
+# How kernels.matrix keeps each type: inputs that share a scale, where it is not 32; types with an offset beside it;
+# types that stay float32; columns that are multiplied together.
+SMALL_GROUPS = dict.fromkeys(("Q6_K", "Q3_K", "Q2_K", "IQ2_S", "IQ2_XS", "IQ1_M"), 16)
+OFFSETS = frozenset({"Q5_1", "Q4_1", "Q5_K", "Q4_K", "Q2_K"})
+PLAIN = frozenset({"F32", "F16", "BF16"})
+TILE = 32
 NGRAM_TABLE = "per_layer_token_embd.weight"
 
 
@@ -32,22 +39,23 @@ def weight_bytes(spec: ModelSpec, *, unpack: str, draft: bool) -> int:
 
     Args:
         spec: the model.
-        unpack: "once" keeps float32; "per_use" keeps the stored blocks, which must stay in RAM to be quick.
+        unpack: "once" keeps codes with scales; "per_use" keeps the stored blocks, which must stay in RAM to be quick.
         draft: whether the draft block is loaded.
     """
     tensors = _loaded(spec, draft=draft)
     if unpack == "per_use":
         return sum(tensor.byte_count for tensor in tensors.values())
-    total = sum(_floats(tensor) for tensor in tensors.values())
-    # A head that shares the embedding is kept twice: rows to look up, columns to multiply.
-    return total if "output.weight" in tensors else total + _floats(tensors["token_embd.weight"])
+    total = sum(_taken_apart(tensor) for tensor in tensors.values()) + _filling(spec, draft=draft)
+    # The embedding is kept in float32 to look rows up, and once more where it is the head too.
+    embedding = tensors["token_embd.weight"]
+    return total + _floats(embedding) - (_taken_apart(embedding) if "output.weight" in tensors else 0)
 
 
 def unpack_bytes(spec: ModelSpec, *, unpack: str, draft: bool) -> int:
-    """Peak beside the weights while they are unpacked: at load ("once"), or in every window ("per_use")."""
+    """Peak beside the weights while they are taken apart: at load ("once"), or in every window ("per_use")."""
     tensors = _loaded(spec, draft=draft)
-    if unpack == "once":  # a layer's stacked experts, joined and then transposed, or the embedding with its copy
-        return 2 * max((_floats(tensor) for tensor in tensors.values()), default=0)
+    if unpack == "once":  # a layer's experts, joined and then brought into tiles, and the slice at work
+        return 2 * max((_taken_apart(tensor) for tensor in tensors.values()), default=0) + SLICE_BYTES
     blocks: dict[str, int] = {}
     for name, tensor in tensors.items():
         if len(tensor.shape) < 3 and name.startswith("blk."):
@@ -79,7 +87,7 @@ def slot_bytes(spec: ModelSpec, *, page_tokens: int, draft: bool) -> SlotBytes:
 
 
 def window_bytes(spec: ModelSpec, *, rows: int, logit_rows: int, slots: int, tokens: int) -> int:
-    """Peak of one window: activations, one layer's attention at full contexts, logits with the sampler's copies.
+    """Peak of one window: activations, what one layer's attention chose and scored, logits with the sampler's copies.
 
     Args:
         spec: the model.
@@ -90,11 +98,11 @@ def window_bytes(spec: ModelSpec, *, rows: int, logit_rows: int, slots: int, tok
     """
     widest = max(spec.gdn_qkv_width, spec.query_heads * spec.head_dim * 2, spec.experts_used * spec.expert_ff * 2)
     activations = rows * (6 * spec.wide + 4 * widest)
-    gathered = 2 * slots * tokens * spec.kv_heads * spec.head_dim
-    # Scores, their softmax and the mask; queries go in slices so that no more than the limit is held of each.
-    scores = 3 * min(SCORE_LIMIT, rows * spec.query_heads * tokens)
+    group = spec.query_heads // spec.kv_heads
+    # Pages of each conversation and the tokens that a row sees, in 64 bits; scores of a row; chosen blocks in bytes.
+    attention = 2 * tokens * (slots + 1) + group * tokens + rows * tokens // spec.block_tokens // FLOAT
     logits = 4 * logit_rows * spec.vocabulary
-    return (activations + gathered + scores + logits) * FLOAT
+    return (activations + attention + logits) * FLOAT
 
 
 def _loaded(spec: ModelSpec, *, draft: bool) -> dict[str, TensorInfo]:
@@ -105,6 +113,23 @@ def _loaded(spec: ModelSpec, *, draft: bool) -> dict[str, TensorInfo]:
         for name, tensor in spec.tensors.items()
         if name != NGRAM_TABLE and (not name.startswith(block) or (draft and ".indexer." not in name))
     }
+
+
+def _taken_apart(tensor: TensorInfo) -> int:
+    """One byte a weight, and float32 scales; float32 where there are none."""
+    count, name = math.prod(tensor.shape), tensor.type.name
+    if name in PLAIN:
+        return count * FLOAT
+    return count + count // SMALL_GROUPS.get(name, 32) * FLOAT * (2 if name in OFFSETS else 1)
+
+
+def _filling(spec: ModelSpec, *, draft: bool) -> int:
+    """What float32 columns need to fill their last tile: injects, alpha and beta together, the router and its gate."""
+    layers, full = spec.trunk_layers + int(draft), sum(spec.full_attention)
+    injects = 2 * layers * (-spec.streams % TILE) * spec.wide
+    gates = (spec.trunk_layers - full) * (-2 * spec.gdn_value_heads % TILE) * spec.hidden
+    routers = layers * (-(spec.experts + 1) % TILE) * spec.hidden
+    return (injects + gates + routers) * FLOAT
 
 
 def _floats(tensor: TensorInfo) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import torch
 
@@ -50,7 +50,3 @@ class Tensors:
     def vector(self, name: str) -> torch.Tensor:
         """All weights in one float32 vector, whatever the stored shape."""
         return self.matrix(name).reshape(-1)
-
-    def transposed(self, parts: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Matrices [out_i, in] that read the same input, as one contiguous [in, sum of out]."""
-        return torch.cat(list(parts), 0).t().contiguous()
