@@ -18,60 +18,75 @@ from kernels.planes._decode import _codes, _operand, _scales
 from kernels.planes._load import load_chunk, scale_words
 
 
+@triton.jit
+def _ids(p_ids, q, PAIRS, USED: tl.constexpr, W: tl.constexpr):
+    """Experts of the pairs q, -1 beyond the last."""
+    return tl.load(p_ids + (q // USED) * W + q % USED, mask=q < PAIRS, other=-1)
+
+
 @triton.jit(do_not_specialize=["PAIRS"])
-def count_pairs(p_ids, p_first, p_count, PAIRS, USED: tl.constexpr, W: tl.constexpr, BLOCK: tl.constexpr):
-    """Grid (experts,): how many pairs have a smaller expert, and how many have this one."""
-    expert = tl.program_id(0)
-    smaller = tl.zeros([BLOCK], dtype=tl.int32)
-    mine = tl.zeros([BLOCK], dtype=tl.int32)
-    start = PAIRS * 0
-    while start < PAIRS:
-        q = start + tl.arange(0, BLOCK)
-        ids = tl.load(p_ids + (q // USED) * W + q % USED, mask=q < PAIRS, other=2147483647)
-        smaller += (ids < expert).to(tl.int32)
-        mine += (ids == expert).to(tl.int32)
-        start += BLOCK
-    tl.store(p_first + expert, tl.sum(smaller, axis=0))
-    tl.store(p_count + expert, tl.sum(mine, axis=0))
+def count_pairs(p_ids, p_counts, PAIRS, E: tl.constexpr, USED: tl.constexpr, W: tl.constexpr, BLOCK: tl.constexpr,
+                TILE: tl.constexpr):  # fmt: skip
+    """Grid (blocks of BLOCK pairs, E / TILE): counts [blocks, E], how many of a block's pairs each expert has."""
+    i_block = tl.program_id(0)
+    e = tl.program_id(1) * TILE + tl.arange(0, TILE)
+    ids = _ids(p_ids, i_block * BLOCK + tl.arange(0, BLOCK), PAIRS, USED, W)
+    found = tl.sum((ids[None, :] == e[:, None]).to(tl.int32), axis=1)
+    tl.store(p_counts + i_block * E + e, found, mask=e < E)
 
 
-@triton.jit(do_not_specialize=["PAIRS", "TILES"])
-def place_pairs(p_ids, p_weights, p_first, p_count, p_row, p_out, p_share, p_tile_expert, p_tile_first, PAIRS, TILES,
-                E: tl.constexpr, E2: tl.constexpr, USED: tl.constexpr, W: tl.constexpr, BM: tl.constexpr,
-                BLOCK: tl.constexpr):  # fmt: skip
-    """Grid (experts + 1,): an expert's pairs in the order of rows, and its tiles; the last program ends the list."""
+@triton.jit(do_not_specialize=["BLOCKS", "TILES"])
+def list_tiles(p_counts, p_first, p_count, p_before, p_tile_expert, p_tile_first, BLOCKS, TILES, E: tl.constexpr,
+               E2: tl.constexpr, BM: tl.constexpr, LIST: tl.constexpr):  # fmt: skip
+    """Grid (experts + 1,): each one's place among the pairs, that of its pairs of every block (before [blocks, E]), and
+    its tiles; the last program ends the list."""
     expert = tl.program_id(0)
     e = tl.arange(0, E2)
-    tiles = (tl.load(p_count + e, mask=e < E, other=0) + BM - 1) // BM
-    tile = tl.sum(tl.where(e < expert, tiles, 0), axis=0)
-    b = tl.arange(0, BLOCK)
+    total = tl.zeros([E2], dtype=tl.int32)
+    block = BLOCKS * 0
+    while block < BLOCKS:
+        total += tl.load(p_counts + block * E + e, mask=e < E, other=0)
+        block += 1
+    first = tl.sum(tl.where(e < expert, total, 0), axis=0)
+    count = tl.sum(tl.where(e == expert, total, 0), axis=0)
+    tile = tl.sum(tl.where(e < expert, (total + BM - 1) // BM, 0), axis=0)
     if expert == E:
+        b = tl.arange(0, LIST)
         while tile < TILES:
             tl.store(p_tile_expert + tile + b, 0 * b - 1, mask=tile + b < TILES)
-            tile += BLOCK
+            tile += LIST
     else:
-        first = tl.load(p_first + expert)
-        count = tl.load(p_count + expert)
+        tl.store(p_first + expert, first)
+        tl.store(p_count + expert, count)
         start = count * 0
         while start < count:
             tl.store(p_tile_expert + tile + start // BM, expert)
             tl.store(p_tile_first + tile + start // BM, first + start)
             start += BM
         place = first
-        start = count * 0
-        if count > 0:
-            while start < PAIRS:
-                q = start + b
-                ids = tl.load(p_ids + (q // USED) * W + q % USED, mask=q < PAIRS, other=-1)
-                member = ids == expert
-                some = member.to(tl.int32)
-                at = place + tl.cumsum(some, axis=0) - 1
-                share = tl.load(p_weights + (q // USED) * W + q % USED, mask=member, other=0.0)
-                tl.store(p_row + at, q // USED, mask=member)
-                tl.store(p_out + at, (q // USED) * (USED + 1) + q % USED, mask=member)
-                tl.store(p_share + at, share, mask=member)
-                place += tl.sum(some, axis=0)
-                start += BLOCK
+        block = BLOCKS * 0
+        while block < BLOCKS:
+            tl.store(p_before + block * E + expert, place)
+            place += tl.load(p_counts + block * E + expert)
+            block += 1
+
+
+@triton.jit(do_not_specialize=["PAIRS"])
+def place_pairs(p_ids, p_weights, p_before, p_row, p_out, p_share, PAIRS, E: tl.constexpr, USED: tl.constexpr,
+                W: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr):  # fmt: skip
+    """Grid (blocks of BLOCK pairs, BLOCK / TILE): pairs to their places, those of an expert in the order of rows."""
+    i_block = tl.program_id(0)
+    b_all = tl.arange(0, BLOCK)
+    b_own = tl.program_id(1) * TILE + tl.arange(0, TILE)
+    q = i_block * BLOCK + b_own
+    every = _ids(p_ids, i_block * BLOCK + b_all, PAIRS, USED, W)
+    mine = _ids(p_ids, q, PAIRS, USED, W)
+    same = (every[None, :] == mine[:, None]) & (b_all[None, :] < b_own[:, None])
+    m = q < PAIRS
+    at = tl.load(p_before + i_block * E + mine, mask=m, other=0) + tl.sum(same.to(tl.int32), axis=1)
+    tl.store(p_row + at, q // USED, mask=m)
+    tl.store(p_out + at, (q // USED) * (USED + 1) + q % USED, mask=m)
+    tl.store(p_share + at, tl.load(p_weights + (q // USED) * W + q % USED, mask=m, other=0.0), mask=m)
 
 
 @triton.jit

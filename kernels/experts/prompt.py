@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad, silu
 
-from kernels.experts._prompt import count_pairs, down_tiles, gate_up_tiles, place_pairs
+from kernels.experts._prompt import count_pairs, down_tiles, gate_up_tiles, list_tiles, place_pairs
 from kernels.experts._route import top_experts
 from kernels.experts.layout import ExpertKind, ExpertLayout, split_expert
 from kernels.linear.op import codebook
@@ -21,7 +21,8 @@ from kernels.linear.prompt import Room, multiply
 from kernels.planes import FORMATS, Planes, operand_columns
 
 HALF_MAX = 65504.0
-_SCAN = 1024
+_SCAN = 2048
+_TILE = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,25 +129,28 @@ def sort_pairs(choice: Choice, *, layout: ExpertLayout, size: int) -> Tiles:
         tile_expert=whole(most),
         tile_first=whole(most),
     )
-    shape = {"USED": layout.used, "W": width, "BLOCK": _SCAN if device.type == "cuda" else _power(pairs)}
-    count_pairs[(layout.experts,)](choice.ids, tiles.first, tiles.count, pairs, num_warps=4, **shape)
-    place_pairs[(layout.experts + 1,)](
-        choice.ids,
-        choice.weights,
+    block = min(_SCAN, _power(pairs))
+    blocks, part = -(-pairs // block), min(_TILE, block)
+    counts, before = (torch.empty((blocks, layout.experts), dtype=torch.int32, device=device) for _ in range(2))
+    shape = {"E": layout.experts, "USED": layout.used, "W": width, "BLOCK": block, "num_warps": 4}
+    count_pairs[(blocks, -(-layout.experts // _TILE))](choice.ids, counts, pairs, TILE=_TILE, **shape)
+    list_tiles[(layout.experts + 1,)](
+        counts,
         tiles.first,
         tiles.count,
-        tiles.row,
-        tiles.out,
-        tiles.share,
+        before,
         tiles.tile_expert,
         tiles.tile_first,
-        pairs,
+        blocks,
         most,
         E=layout.experts,
         E2=_power(layout.experts),
         BM=size,
-        num_warps=4,
-        **shape,
+        LIST=_SCAN,
+        num_warps=1,
+    )
+    place_pairs[(blocks, block // part)](
+        choice.ids, choice.weights, before, tiles.row, tiles.out, tiles.share, pairs, TILE=part, **shape
     )
     return tiles
 

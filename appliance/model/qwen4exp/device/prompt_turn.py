@@ -45,10 +45,11 @@ class ChunkTail:
 def chunk_tail(window: Window, *, chunk_rows: int) -> ChunkTail | None:
     """The chunk that a window is: more rows of one prompt than decode windows take; None for any other window.
 
-    A chunk has no drafts, and yields logits of its last row at most.
+    A chunk has no drafts, and at most the logits of its last row are wanted.
     """
     span = window.spans[0]
     count = len(span.tokens)
-    if len(window.spans) > 1 or span.draft_count or not MOST_SPAN_ROWS < count <= chunk_rows:
+    plain = len(window.spans) == 1 and not span.draft_count and span.logits_from >= count - 1
+    if not plain or not MOST_SPAN_ROWS < count <= chunk_rows:
         return None
-    return ChunkTail.of(span.slot, span.start, span.tokens, logits_from=max(0, span.logits_from - count + 1))
+    return ChunkTail.of(span.slot, span.start, span.tokens, logits_from=span.logits_from - count + 1)
