@@ -94,18 +94,11 @@ def size_up_cards(shape: Shape, *, machine: Machine, spec: ModelSpec, rig: Rig, 
     if split != automatic and (cost := _price_of_split(pricing, split, automatic)):
         said.append(cost)
     budget = machine.ram.budget_bytes
-    table = ngram_bytes(spec) if shape.home == "ram" else 0
     groups = len(device.cards) if rig.serving.batch_groups == "auto" else rig.serving.batch_groups
     draft_max = rig.serving.draft_max if spec.has_draft else 0
     return Placement(
         device=device.name,
-        items=(
-            Item("experts", sum(one.host_experts for one in sizes), "pinned, read over PCIe"),
-            Item("n-gram table", table, f"home {shape.home}"),
-            Item("buffers", STAGING_BYTES, "weights on their way to the card"),
-            Item("runtime", RUNTIME_BYTES + HOST_RUNTIME_BYTES, "interpreter, torch, CUDA, tokenizer, server"),
-            Item("headroom", headroom_bytes(budget)),
-        ),
+        items=_in_ram(spec, sizes, home=shape.home, budget=budget),
         budget_bytes=budget,
         parallel=shape.parallel,
         max_tokens=shape.tokens,
@@ -121,15 +114,7 @@ def size_up_cards(shape: Shape, *, machine: Machine, spec: ModelSpec, rig: Rig, 
         kv_type=pricing.ask.kv_type,
         notes=tuple(said),
         stages=tuple(
-            StagePlan(
-                card=card,
-                first_layer=layers.start,
-                past_layer=layers.stop,
-                items=one.items(),
-                budget_bytes=one.budget,
-                expert_bytes=one.experts,
-                all_expert_bytes=one.all_experts,
-            )
+            _stage(card, layers, one)
             for card, layers, one in zip(device.cards, ranges(split, spec.trunk_layers), sizes, strict=True)
         ),
         max_rows=WINDOW_ROWS,
@@ -138,6 +123,30 @@ def size_up_cards(shape: Shape, *, machine: Machine, spec: ModelSpec, rig: Rig, 
         chunk_rows=pricing.ask.chunk_rows,
         groups=min(groups, shape.parallel),
         plain=rig.engine.plain,
+        nvtx=rig.engine.nvtx,
+    )
+
+
+def _in_ram(spec: ModelSpec, sizes: Sequence[CardSizes], *, home: str, budget: int) -> tuple[Item, ...]:
+    """What stays in RAM beside the cards."""
+    return (
+        Item("experts", sum(one.host_experts for one in sizes), "pinned, read over PCIe"),
+        Item("n-gram table", ngram_bytes(spec) if home == "ram" else 0, f"home {home}"),
+        Item("buffers", STAGING_BYTES, "weights on their way to the card"),
+        Item("runtime", RUNTIME_BYTES + HOST_RUNTIME_BYTES, "interpreter, torch, CUDA, tokenizer, server"),
+        Item("headroom", headroom_bytes(budget)),
+    )
+
+
+def _stage(card: Card, layers: range, sizes: CardSizes) -> StagePlan:
+    return StagePlan(
+        card=card,
+        first_layer=layers.start,
+        past_layer=layers.stop,
+        items=sizes.items(),
+        budget_bytes=sizes.budget,
+        expert_bytes=sizes.experts,
+        all_expert_bytes=sizes.all_experts,
     )
 
 

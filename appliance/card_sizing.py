@@ -134,20 +134,9 @@ def card_sizes(
     }
     every, left = sum(found.experts), budget - sum(sizes.values())
     largest = max(found.host_experts, default=0) // spec.experts
-    if (left if cache is None else cache) < every:
-        spare = SWAP_MOVES * largest
-        sizes["buffers"] += spare
-        left -= spare
-    if ask.chunk_rows:
-        held = room_bytes(spec)
-        pool = left - held if cache is None else min(every, cache)
-        if pool < every:
-            # As if none of the bytes that the landing places take held experts either.
-            most = landing_bytes(experts=spec.experts, expert_bytes=largest)
-            missing = math.ceil(spec.experts * min(1.0, 1.0 - (pool - most) / every))
-            held += landing_bytes(experts=missing, expert_bytes=largest)
-        sizes["buffers"] += held
-        left -= held
+    moving = _moving_bytes(spec, every=every, largest=largest, left=left, cache=cache, chunks=ask.chunk_rows > 0)
+    sizes["buffers"] += moving
+    left -= moving
     pool = max(0, min(every, left)) if cache is None else min(every, cache)
     share = pool / every if every else 1.0
     return CardSizes(
@@ -158,6 +147,30 @@ def card_sizes(
         kv_type=ask.kv_type,
         host_experts=math.ceil(sum(found.host_experts) * (1.0 - share)),
     )
+
+
+def _moving_bytes(spec: ModelSpec, *, every: int, largest: int, left: int, cache: int | None, chunks: bool) -> int:
+    """Room for what comes to the card for a while: experts that change places, and matrices and experts of a chunk.
+
+    Args:
+        spec: the model.
+        every: bytes of all experts of the card's layers.
+        largest: of them, as RAM holds it.
+        left: of the card, for experts and this.
+        cache: for its experts, as the rig states it; None: all that is left.
+        chunks: whether prompts are read in chunks.
+    """
+    held = SWAP_MOVES * largest if (left if cache is None else cache) < every else 0
+    if not chunks:
+        return held
+    held += room_bytes(spec)
+    pool = left - held if cache is None else min(every, cache)
+    if pool < every:
+        # As if none of the bytes that the landing places take held experts either.
+        most = landing_bytes(experts=spec.experts, expert_bytes=largest)
+        missing = math.ceil(spec.experts * min(1.0, 1.0 - (pool - most) / every))
+        held += landing_bytes(experts=missing, expert_bytes=largest)
+    return held
 
 
 def buffer_bytes(spec: ModelSpec, *, tokens: int, head: bool = True) -> int:

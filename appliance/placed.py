@@ -76,7 +76,7 @@ class Placement:
         max_rows, span_rows: rows of the largest window, and of one conversation in it; None where nothing bounds them.
         chunk_rows: of a turn that one longer prompt has for itself; 0 where prompts share windows.
         groups: most groups of conversations that follow each other through the cards.
-        plain: every launch by itself, without graphs.
+        plain, nvtx: every launch by itself, without graphs; named ranges for Nsight Systems.
         notes: sentences for whoever reads the plan.
         Others: see LoadPlan and EngineConfig.
     """
@@ -103,6 +103,7 @@ class Placement:
     chunk_rows: int = 0
     groups: int = 1
     plain: bool = False
+    nvtx: bool = False
 
     @property
     def fits(self) -> bool:
@@ -171,6 +172,7 @@ class Placement:
             groups=self.groups,
             chunk_rows=self.chunk_rows,
             plain=self.plain,
+            nvtx=self.nvtx,
         )
 
 
