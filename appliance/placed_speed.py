@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from appliance.cost import Speed, estimate, limit, pipeline_of
-from appliance.groups import best
+from appliance.groups import Pipeline, Schedule, best
 from appliance.model.qwen4exp.spec import ModelSpec
 from appliance.model.qwen4exp.stage_footprint import model_bytes
 from appliance.placed import Placement
@@ -86,12 +86,23 @@ def company_rate(machine: Machine, spec: ModelSpec, placement: Placement) -> flo
     return limit(cost.load, cost.lanes, cost.way, users=users, drafts=drafts, hits=cost.hits)
 
 
-def stage_times(machine: Machine, spec: ModelSpec, placement: Placement) -> tuple[StageTime, ...]:
-    """Each card in a window of the expected company."""
+def busy_groups(machine: Machine, spec: ModelSpec, placement: Placement) -> int:
+    """How many groups keep the cards busy: as many as serve the expected company best, no more than its most."""
+    schedule, _, _ = _schedule(machine, spec, placement)
+    return len(schedule.groups)
+
+
+def _schedule(machine: Machine, spec: ModelSpec, placement: Placement) -> tuple[Schedule, Pipeline, Cost]:
+    """The expected company's way through the cards."""
     cost, users = cost_of(machine, spec, placement), min(COMPANY, placement.parallel)
     drafts = min(DRAFTS, placement.draft_max)
     pipeline = pipeline_of(cost.load, cost.lanes, cost.way, users=users, drafts=drafts, hits=cost.hits)
-    schedule = best(pipeline, users, most_groups=placement.groups)
+    return best(pipeline, users, most_groups=placement.groups), pipeline, cost
+
+
+def stage_times(machine: Machine, spec: ModelSpec, placement: Placement) -> tuple[StageTime, ...]:
+    """Each card in a window of the expected company."""
+    schedule, pipeline, cost = _schedule(machine, spec, placement)
     size = max(schedule.groups)
     routes = [*("peer" if one.direct else "ram" for one in cost.lanes[:-1]), ""]
     return tuple(

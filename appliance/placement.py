@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
@@ -11,7 +12,7 @@ from appliance.errors import DoesNotFitError
 from appliance.model.qwen4exp.footprint import ngram_bytes
 from appliance.model.qwen4exp.spec import ModelSpec
 from appliance.placed import Item, Placement, Shape, StagePlan
-from appliance.placed_speed import company_rate
+from appliance.placed_speed import busy_groups, company_rate
 from appliance.rig.judge import Device
 from appliance.rig.machine import Machine
 from appliance.rig.recorded import with_recorded
@@ -64,12 +65,19 @@ def _place(machine: Machine, spec: ModelSpec, rig: Rig, *, device: Device) -> Pl
     for tokens, parallel in _wanted(spec, rig):
         for placement in map(price, _shapes(tokens, parallel, homes)):
             if placement.fits:
-                return placement
+                return _with_groups(placement, machine, spec, rig)
             if smallest is None or placement.short_bytes < smallest.short_bytes:
                 smallest = placement
     if smallest is None:
         raise AssertionError("no placement was tried")
     raise _refusal(smallest, machine, fits=lambda t, p: any(price(s).fits for s in _shapes(t, p, homes)))
+
+
+def _with_groups(placement: Placement, machine: Machine, spec: ModelSpec, rig: Rig) -> Placement:
+    """As many groups as keep the cards busy, where the rig does not say how many."""
+    if rig.serving.batch_groups != "auto" or len(placement.stages) < 2:
+        return placement
+    return dataclasses.replace(placement, groups=busy_groups(machine, spec, placement))
 
 
 def _shapes(tokens: int, parallel: int, homes: Sequence[str]) -> Iterator[Shape]:

@@ -105,7 +105,7 @@ class ServingTable(Table):
     batch_groups: Auto | Annotated[int, Field(ge=1, le=8)] = key(
         "auto",
         "Most groups of conversations that follow each other through several cards.",
-        allowed='"auto": one for each card, or 1 to 8; above 1 it needs several cards',
+        allowed='"auto": as many as keep the cards busy, or 1 to 8; above 1 it needs several cards',
         example="2",
         only=("auto",),
         on_card=(),

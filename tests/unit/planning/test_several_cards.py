@@ -136,6 +136,21 @@ def test_a_card_holds_the_bytes_of_its_own_layers(spec: ModelSpec) -> None:
     assert [stage.size("card: n-gram table") for stage in in_vram.stages] == [0, 0]
 
 
+@pytest.mark.parametrize(
+    ("text", "groups"),
+    [
+        pytest.param("", 2, id="equal cards are busy with two"),
+        pytest.param("[cards]\nlayer_split = [46]\n", 1, id="beside a card that does nearly all, one"),
+        pytest.param("[serving]\nbatch_groups = 1\n", 1, id="stated"),
+        pytest.param("[serving]\nbatch_groups = 8\n", 8, id="stated, and more than cards"),
+    ],
+)
+def test_groups_are_as_many_as_keep_the_cards_busy(spec: ModelSpec, text: str, groups: int) -> None:
+    stated = "[context]\nmax_tokens = 16384\n" + (text if "[serving]" in text else "[serving]\n" + text)
+    large = box((PRO_5000, 16), (PRO_5000, 16), ram_gib=128)
+    assert placed(large, spec, stated).groups == groups
+
+
 def test_the_table_is_where_its_layer_is(spec: ModelSpec) -> None:
     large = box((PRO_5000, 16), (PRO_5000, 16), ram_gib=128)
     found = placed(large, spec, STATED + '[ngram]\nhome = "vram"\n')
