@@ -54,13 +54,23 @@ def token_places(
 
 
 @triton.jit
+def in_halves(x):
+    """Two bf16 whose sum has twice their bits of `x`."""
+    most = x.to(tl.bfloat16)
+    return most, (x - most.to(tl.float32)).to(tl.bfloat16)
+
+
+@triton.jit
 def attend_tile(
-    first, end, query, highest, mass, sums,
+    first, end, query, rest, highest, mass, sums,
     p_keys, p_values, p_key_scales, p_value_scales, p_pages, p_places, page_row, i_row, position, head, scale,
     KV_HEADS: tl.constexpr, DIM: tl.constexpr, BLOCK_DIM: tl.constexpr, PAGE_TOKENS: tl.constexpr,
     BLOCK_TOKENS: tl.constexpr, BUDGET: tl.constexpr, TILE: tl.constexpr, DENSE: tl.constexpr, KIND: tl.constexpr,
 ):  # fmt: skip
-    """Tokens first .. first + TILE of a row, those before `end`, into the running softmax."""
+    """Tokens first .. first + TILE of a row, those before `end`, into the running softmax.
+
+    bf16 is multiplied as it lies: what a bf16 query and share round off follows as a second product.
+    """
     b_token = first + tl.arange(0, TILE)
     b_dim = tl.arange(0, BLOCK_DIM)
     m_token = b_token < end
@@ -72,10 +82,13 @@ def attend_tile(
     m_tile = m_token[:, None] & (b_dim < DIM)[None, :]
     key = tl.load(p_keys + o_tile, mask=m_tile, other=0.0)
     value = tl.load(p_values + o_tile, mask=m_tile, other=0.0)
-    if KIND > 0:
+    if KIND == 2:
         key = key.to(tl.float16)
         value = value.to(tl.float16)
-    score = tile_dot(query, tl.trans(key), KIND == 0) * scale
+    score = tile_dot(query, tl.trans(key), KIND == 0)
+    if KIND == 1:
+        score += tile_dot(rest, tl.trans(key), False)
+    score = score * scale
     if KIND == 2:
         score = score * tl.load(p_key_scales + at, mask=m_token, other=0.0)[None, :]
     score = tl.where(m_token[None, :], score, LOWEST)
@@ -85,10 +98,14 @@ def attend_tile(
     mass = mass * fade + tl.sum(share, axis=1)
     if KIND == 2:
         share = share * tl.load(p_value_scales + at, mask=m_token, other=0.0)[None, :]
-    if KIND > 0:
-        share = share.to(tl.float16)
-    sums = sums * fade[:, None] + tile_dot(share, value, KIND == 0)
-    return top, mass, sums
+    if KIND == 0:
+        added = tile_dot(share, value, True)
+    elif KIND == 1:
+        most, little = in_halves(share)
+        added = tile_dot(most, value, False) + tile_dot(little, value, False)
+    else:
+        added = tile_dot(share.to(tl.float16), value, False)
+    return top, mass, sums * fade[:, None] + added
 
 
 @triton.jit
@@ -120,6 +137,9 @@ def attend_split(
     m_query = m_head[:, None] & (b_dim < DIM)[None, :]
     o_head = i_row * HEADS + head * GROUP + b_head
     query = tl.load(p_query + o_head[:, None] * DIM + b_dim[None, :], mask=m_query, other=0.0)
+    rest = query
+    if KIND == 1:
+        query, rest = in_halves(query.to(tl.float32))
     highest = tl.full([BLOCK_HEADS], LOWEST, dtype=tl.float32)
     mass = tl.zeros([BLOCK_HEADS], dtype=tl.float32)
     sums = tl.zeros([BLOCK_HEADS, BLOCK_DIM], dtype=tl.float32)
@@ -131,7 +151,7 @@ def attend_split(
     if INTERPRETED:
         while first < end:
             highest, mass, sums = attend_tile(
-                first, end, query, highest, mass, sums,
+                first, end, query, rest, highest, mass, sums,
                 p_keys, p_values, p_key_scales, p_value_scales, p_pages, p_places, page_row, i_row, position, head,
                 scale, KV_HEADS, DIM, BLOCK_DIM, PAGE_TOKENS, BLOCK_TOKENS, BUDGET, TILE, DENSE, KIND,
             )  # fmt: skip
@@ -139,7 +159,7 @@ def attend_split(
     else:
         for at in tl.range(first, end, TILE, num_stages=STAGES):
             highest, mass, sums = attend_tile(
-                at, end, query, highest, mass, sums,
+                at, end, query, rest, highest, mass, sums,
                 p_keys, p_values, p_key_scales, p_value_scales, p_pages, p_places, page_row, i_row, position, head,
                 scale, KV_HEADS, DIM, BLOCK_DIM, PAGE_TOKENS, BLOCK_TOKENS, BUDGET, TILE, DENSE, KIND,
             )  # fmt: skip
@@ -154,7 +174,7 @@ def merge(
     p_sums, p_stats, p_gate, o_gate_term, o_gate_row, o_gate_head, p_position, p_rows_used, p_out,
     HEADS: tl.constexpr, DIM: tl.constexpr, BLOCK_DIM: tl.constexpr, PADDED: tl.constexpr,
     BLOCK_TOKENS: tl.constexpr, BUDGET: tl.constexpr, SPLITS: tl.constexpr, BLOCK_SPLITS: tl.constexpr,
-    CHUNK: tl.constexpr, STEPS: tl.constexpr, TILE: tl.constexpr, DENSE: tl.constexpr, GATE_TERMS: tl.constexpr,
+    STEPS: tl.constexpr, TILE: tl.constexpr, DENSE: tl.constexpr, GATE_TERMS: tl.constexpr,
     EXACT: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Grid (heads, rows): splits added in order, times sigmoid(gate), as inputs of an operand row."""
@@ -167,22 +187,15 @@ def merge(
     b_dim = tl.arange(0, BLOCK_DIM)
     m_dim = b_dim < DIM
     b_split = tl.arange(0, BLOCK_SPLITS)
-    b_chunk = tl.arange(0, CHUNK)
+    m_split = b_split < used
     gdc_sync(PDL)
-    o_base = (i_row * HEADS + head) * SPLITS
-    highest = tl.load(p_stats + (o_base + b_split) * 2, mask=b_split < used, other=LOWEST)
-    mass = tl.load(p_stats + (o_base + b_split) * 2 + 1, mask=b_split < used, other=0.0)
-    top = tl.max(highest, axis=0)
-    total = tl.sum(tl.exp(highest - top) * mass, axis=0)
-    sums = tl.zeros([BLOCK_DIM], dtype=tl.float32)
-    for i in tl.static_range(0, BLOCK_SPLITS, CHUNK):
-        split = i + b_chunk
-        m_split = split < used
-        weight = tl.exp(tl.load(p_stats + (o_base + split) * 2, mask=m_split, other=LOWEST) - top)
-        part = tl.load(
-            p_sums + (o_base + split)[:, None] * DIM + b_dim[None, :], mask=m_split[:, None] & m_dim[None, :], other=0.0
-        )
-        sums += tl.sum(part * weight[:, None], axis=0)
+    o_split = (i_row * HEADS + head) * SPLITS + b_split
+    part = tl.load(p_sums + o_split[:, None] * DIM + b_dim[None, :], mask=m_split[:, None] & m_dim[None, :], other=0.0)
+    highest = tl.load(p_stats + o_split * 2, mask=m_split, other=LOWEST)
+    mass = tl.load(p_stats + o_split * 2 + 1, mask=m_split, other=0.0)
+    weight = tl.exp(highest - tl.max(highest, axis=0))
+    total = tl.sum(weight * mass, axis=0)
+    sums = tl.sum(part * weight[:, None], axis=0)
     gate = sum_terms(
         p_gate, i_row * o_gate_row + head * o_gate_head + b_dim, o_gate_term, when(live, m_dim), GATE_TERMS
     )

@@ -333,7 +333,6 @@ def attend_decode(
         **shape,
         **launch_options(pdl),
     )
-    block_splits = triton.next_power_of_2(splits.count)
     merge[(heads, count)](
         scratch.sums,
         scratch.stats,
@@ -343,11 +342,10 @@ def attend_decode(
         rows.rows_used,
         out,
         PADDED=operand_columns(heads * dim),
-        BLOCK_SPLITS=block_splits,
-        CHUNK=min(16, block_splits),
+        BLOCK_SPLITS=triton.next_power_of_2(splits.count),
         GATE_TERMS=gate.shape[0],
         EXACT=exact,
-        num_warps=4,
+        num_warps=8,
         **shape,
         **launch_options(pdl),
     )
