@@ -20,7 +20,6 @@ from appliance.engine.engine import Engine
 from appliance.server.app import create_app
 from appliance.server.backend import ServerConfig
 from appliance.server.serve import Service, bind
-from tests.bench import load
 from tests.bench.clockwork import ROWS, Clockwork
 from tests.builders.live_server import FakeBackend, ids, text_stack
 
@@ -38,11 +37,8 @@ def main() -> None:
     parser.add_argument("--url", help="of a running server, such as http://127.0.0.1:8080")
     parser.add_argument("--switch-us", type=float, help="instead of the engine's sys.setswitchinterval")
     parser.add_argument("--rounds", type=int, default=3, help="answers of each client, one after the other")
-    parser.add_argument("--ask", type=int, metavar="PORT", help=argparse.SUPPRESS)
     asked = parser.parse_args()
-    if asked.ask is not None:
-        asyncio.run(load.total(asked.ask, asked.clients[0], rounds=asked.rounds, tokens=asked.tokens, start=0))
-    elif asked.url is not None:
+    if asked.url is not None:
         for clients in asked.clients:
             _ask(int(asked.url.rsplit(":", 1)[1]), clients, asked)
             with urllib.request.urlopen(f"{asked.url}/v1/status", timeout=10) as answer:
@@ -53,8 +49,8 @@ def main() -> None:
 
 def _ask(port: int, clients: int, asked: argparse.Namespace) -> None:
     """Lets a process of its own ask, since clients in this one would share the interpreter."""
-    command = [sys.executable, "-m", "tests.bench.host_time", "--ask", str(port), "--clients", str(clients)]
-    subprocess.run([*command, "--tokens", str(asked.tokens), "--rounds", str(asked.rounds)], check=True)
+    numbers = (port, clients, asked.tokens, asked.rounds)
+    subprocess.run([sys.executable, "-m", "tests.bench.load", *map(str, numbers)], check=True)
 
 
 async def _clockwork(asked: argparse.Namespace) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 import time
 from dataclasses import dataclass
 
@@ -143,3 +144,13 @@ async def first_token(port: int, *, repeats: int) -> list[Answer]:
         )
         answers.append(await chat(port, f"{repeat + 1}. Please summarise these notes. {notes}", tokens=8))
     return answers
+
+
+def main() -> None:
+    """The clients as a process of their own: python -m tests.bench.load PORT CLIENTS TOKENS ROUNDS."""
+    port, clients, tokens, rounds = map(int, sys.argv[1:5])
+    print(asyncio.run(total(port, clients, rounds=rounds, tokens=tokens, start=0)))
+
+
+if __name__ == "__main__":
+    main()

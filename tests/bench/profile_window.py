@@ -13,9 +13,12 @@ from collections import Counter
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+from appliance.bench import kernels
+from appliance.bench.report import kernel_lines
 from appliance.bench.synthetic import parse_shape
 from appliance.bench.windows import Bench, load
 from appliance.model.qwen4exp.device.model import DeviceModel
+from appliance.model.qwen4exp.device.tables import MOST_ROWS
 from tests.device.decoding import decode
 from tests.engine.real import builtin, chats
 
@@ -33,7 +36,7 @@ def main() -> None:
     parser.add_argument("--kernels", type=int, default=12, help="lines of the second table")
     asked = parser.parse_args()
     model = _model(asked.synthetic, clients=asked.clients, draft=asked.draft_max > 0)
-    prompts = [chat[:13] for chat in chats()[: asked.clients]]
+    prompts = [chat[: MOST_ROWS // asked.clients] for chat in chats()[: asked.clients]]
     windows = decode(model, prompts, draft_max=asked.draft_max)
     for window in itertools.islice(windows, WARM):
         window(model.step)
@@ -42,7 +45,7 @@ def main() -> None:
         for window in itertools.islice(windows, WINDOWS):
             window(model.step)
     _calls(found)
-    _kernels(found, asked.kernels)
+    print("\n" + "\n".join(kernel_lines(kernels.table(found, windows=WINDOWS, most=asked.kernels))))
     gaps = model.gaps.times()
     assert gaps is not None
     print(f"\nfrom a window's end to the next launch: {1e6 * gaps.p50_s:.0f} us (median; no engine, no clients)")
@@ -67,20 +70,6 @@ def _calls(found: profile) -> None:
     for name, count in sorted(calls.items(), key=lambda item: -item[1]):
         waits = "  waits" if name.startswith(WAITS) and not name.endswith("Async") else ""
         print(f"  {name:<34}{count:>6} {count / WINDOWS:>7.2f} a window{waits}")
-
-
-def _kernels(found: profile, most: int) -> None:
-    times: Counter[str] = Counter()
-    counts: Counter[str] = Counter()
-    for event in found.events() or ():
-        if event.device_type.name == "CUDA":
-            times[event.name] += event.device_time_total
-            counts[event.name] += 1
-    total = sum(times.values())
-    print(f"\nkernels and copies: {total / WINDOWS:.0f} us a window, {sum(counts.values()) / WINDOWS:.0f} launches")
-    for name, time_us in times.most_common(most):
-        each = f"{counts[name] / WINDOWS:>6.1f} x {time_us / counts[name]:>7.2f} us"
-        print(f"  {name[:48]:<50}{each} {time_us / total:>6.1%}")
 
 
 if __name__ == "__main__":
