@@ -92,8 +92,8 @@ class EngineConfig:
         rows = self.decode_rows + self.prompt_chunk
         return rows if self.max_rows is None else min(rows, self.max_rows)
 
-    def limits(self, *, vocabulary: int, can_draft: bool) -> Limits:
-        """The scheduler's part of these settings, for a model with `vocabulary` logits a row."""
+    def limits(self, *, vocabulary: int, can_draft: bool, staged: bool) -> Limits:
+        """The scheduler's part of these settings, for a model with `vocabulary` logits a row, and stages or not."""
         return Limits(
             slots=self.slots,
             prompt_chunk=self.prompt_chunk,
@@ -105,5 +105,5 @@ class EngineConfig:
             window_rows=self.max_rows,
             span_rows=self.span_rows,
             chunk_rows=self.chunk_rows,
-            groups=self.groups,
+            groups=self.groups if staged else 1,
         )

@@ -46,7 +46,8 @@ class Engine:
         self._model = model
         self._config = config
         queue = RequestQueue(config.queue_limit, slots=config.slots)
-        limits = config.limits(vocabulary=model.vocabulary, can_draft=model.can_draft)
+        staged = isinstance(model, StagedModel) and model.reads > 0
+        limits = config.limits(vocabulary=model.vocabulary, can_draft=model.can_draft, staged=staged)
         scheduler = Scheduler(limits, queue=queue, pages=PagePool(config.pages, page_tokens=config.page_tokens))
         board = _board_of(model)
         self._delivery = Delivery(

@@ -46,11 +46,13 @@ def test_answers_are_those_of_one_group(groups: int, users: int, most: int, draf
     assert model.flying == {}
 
 
-def test_one_group_is_the_plain_loop() -> None:
+@pytest.mark.parametrize(("groups", "reads"), [(1, 3), (2, 0)], ids=["one group", "one stage"])
+def test_one_group_or_one_stage_is_the_plain_loop(groups: int, reads: int) -> None:
     model = StagedFake()
+    model.reads = reads
 
     async def scenario() -> None:
-        async with running(model, max_rows=ROWS) as run:
+        async with running(model, groups=groups, max_rows=ROWS) as run:
             answers = await asyncio.gather(*(collect(run.ask(prompt, 12)) for prompt in PROMPTS[:3]))
             assert [answer.ids for answer in answers] == [model.greedy(prompt, 12) for prompt in PROMPTS[:3]]
 
