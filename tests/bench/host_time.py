@@ -76,6 +76,9 @@ async def _clockwork(asked: argparse.Namespace) -> None:
 
 
 def _say(clients: int, timings: dict[str, Any]) -> None:
+    if timings["host_gap_p99_s"] is None:
+        print(f"{clients} clients: the server has no windows that follow each other on a card")
+        return
     p50, p99 = (1e6 * timings[f"host_gap_{name}_s"] for name in ("p50", "p99"))
     print(f"{clients} clients: from a window's end to the next launch p50 {p50:.0f} us, p99 {p99:.0f} us", flush=True)
 
