@@ -43,5 +43,9 @@ def scales_and_minimums(packed: Tensor) -> tuple[Tensor, Tensor]:
 
 def rows_of(table: Tensor, index: Tensor) -> Tensor:
     """table[index] for an integer index of any shape: [*index.shape, *table.shape[1:]]."""
-    picked = table.index_select(0, index.reshape(-1).to(torch.int32))
-    return picked.view(*index.shape, *table.shape[1:])
+    places = index.reshape(-1).to(torch.int32)
+    if table.dtype == torch.uint8 and table.shape[1:] in ((4,), (8,)):
+        # A row in one piece is fetched several times as fast as byte by byte.
+        whole = table.view(torch.int32 if table.shape[1] == 4 else torch.int64).view(-1)
+        return whole.index_select(0, places).view(torch.uint8).view(*index.shape, table.shape[1])
+    return table.index_select(0, places).view(*index.shape, *table.shape[1:])

@@ -29,6 +29,7 @@ from appliance.model.plan import LoadPlan
 from appliance.model.qwen4exp.device.experts import expert_rows, expert_stretches, expert_tensors, pack_experts
 from appliance.model.qwen4exp.device.held import held_bytes
 from appliance.model.qwen4exp.device.loading import LoadedStages, load_stages
+from appliance.model.qwen4exp.device.model import DeviceModel
 from appliance.model.qwen4exp.device.pipeline import Launcher, StepShape
 from appliance.model.qwen4exp.device.source import FileSource
 from appliance.model.qwen4exp.device.work import Draws
@@ -37,6 +38,7 @@ from appliance.model.qwen4exp.spec import ModelSpec, read_spec
 from appliance.model.qwen4exp.stage_footprint import model_bytes
 from appliance.model.qwen4exp.tensors import raw_bytes
 from tests.bench.real_file import drop_cached, write_real_file
+from tests.bench.swap_cost import compare
 
 _READERS = 8
 _PIECE = 8 << 20
@@ -132,12 +134,12 @@ def cached_share(path: Path) -> float:
 
 
 def plan_of(spec: ModelSpec, *, hits: float, device: str) -> LoadPlan:
-    """One slot of a short context; experts as asked."""
+    """Four slots of a short context; experts as asked."""
     pool = round(expert_bytes(spec, draft=True).total * hits)
     return LoadPlan(
         device=device,
-        slots=1,
-        pages=130,
+        slots=4,
+        pages=4 * 130,
         page_tokens=64,
         max_tokens=8192,
         max_window_rows=40,
@@ -152,12 +154,17 @@ def print_memory(parts: LoadedStages, launcher: Launcher, spec: ModelSpec, plan:
     """Each part on the card as placed and as held, and what torch says in all."""
     model = model_bytes(spec, page_tokens=plan.page_tokens, kv_type=plan.kv_type, draft=True)
     ask = CardAsk(
-        tokens=plan.max_tokens, slots=plan.slots, pages=plan.pages, home=plan.ngram_home, kv_type=plan.kv_type
+        tokens=plan.max_tokens,
+        slots=plan.slots,
+        pages=plan.pages,
+        home=plan.ngram_home,
+        kv_type=plan.kv_type,
+        chunk_rows=plan.chunk_rows,
     )
     layers = range(spec.trunk_layers)
     sizes = card_sizes(spec, model, layers, ask, budget=1 << 40, cache=plan.expert_pool_bytes)
     (held,) = held_bytes(parts, launcher)
-    planned = {item.name: item.size_bytes for item in sizes.items() if item.name != "card: runtime"}
+    planned = {item.name: item.size_bytes for item in sizes.items() if item.name in held}
     for name, size in planned.items():
         print(f"  {name}: placed {size / 1e6:.1f} MB, held {held[name] / 1e6:.1f}, {held[name] - size:+d} bytes")
     store = parts.last_stage.store
@@ -217,16 +224,19 @@ def measure(path: Path, *, hits: float, captured: Sequence[int], cold: bool) -> 
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
     parts = timed("warm", load, size=size)
-    launcher = Launcher(parts, plan)
+    model = DeviceModel(spec, plan, parts)
+    launcher = model.launcher
     print(f"packing alone, GB/s of stored bytes: {pack_rate(parts, spec)}")
     print_memory(parts, launcher, spec, plan, when="loaded")
     for rows in captured:
         began = time.monotonic()
-        shape = StepShape(rows=rows, spans=1, steps=plan.draft_max, draws=Draws(wide=False, greedy=True))
+        shape = StepShape(rows=rows, spans=rows, steps=0, draws=Draws(wide=False, greedy=True))
         with torch.inference_mode():
             launcher.prepare(shape)
         print(f"window of {rows} rows: compiled and captured in {time.monotonic() - began:.1f} s", flush=True)
         print_memory(parts, launcher, spec, plan, when=f"with windows of {rows} rows")
+    if captured:
+        compare(model, rows=captured, every=4)
     close(parts)
 
 
@@ -236,7 +246,9 @@ def main() -> None:
     command.add_argument("--file", type=Path, help="made before by tests.bench.real_file; written anew if absent")
     command.add_argument("--layers", type=int, default=12)
     command.add_argument("--hits", type=float, default=1.0, help="share of the experts on the card")
-    command.add_argument("--capture", type=int, nargs="*", default=[], help="windows of so many rows afterwards")
+    command.add_argument(
+        "--capture", type=int, nargs="*", default=[], help="windows of so many rows, and what exchanges cost"
+    )
     command.add_argument("--warm", action="store_true", help="only from the page cache")
     arguments = command.parse_args()
     with tempfile.TemporaryDirectory() as folder:

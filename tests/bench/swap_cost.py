@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,7 +25,7 @@ from appliance.model.qwen4exp.device.tables import bucket_of
 from appliance.model.qwen4exp.device.work import Draws
 from kernels.rows import SpanPlan
 
-WINDOWS = 300
+WINDOWS, WARM = 300, 20
 
 
 @dataclass
@@ -54,8 +55,8 @@ def interval_ms(model: DeviceModel, *, rows: int, context: int) -> float:
         model.open_slot(slot)
         model.set_pages(slot, range(slot, model.plan.pages, model.plan.slots))
     began = 0.0
-    for number in range(WINDOWS + 20):
-        if number == 20:
+    for number in range(WINDOWS + WARM):
+        if number == WARM:
             torch.cuda.synchronize()
             began = time.monotonic()
         model.launcher.submit(shape, spans)
@@ -82,25 +83,30 @@ def main() -> None:
         plain=False,
     )
     model = load(bench)
+    compare(model, rows=asked.rows, every=asked.every)
+    model.close()
+
+
+def compare(model: DeviceModel, *, rows: Sequence[int], every: int, context: int = 1024) -> None:
+    """Prints a line for each number of rows, at most one a slot."""
     (stage,) = model.parts.stages
     assert stage.store is not None
-    still = {rows: interval_ms(model, rows=rows, context=bench.context) for rows in asked.rows}
+    still = {count: interval_ms(model, rows=count, context=context) for count in rows}
     with torch.inference_mode():
-        stage.follow_routing(np.zeros((len(stage.store.layers), stage.routing.experts), np.float32), every=asked.every)
+        stage.follow_routing(np.zeros((len(stage.store.layers), stage.routing.experts), np.float32), every=every)
     assert stage.swapper is not None
     heat: Heat = Restless(np.random.default_rng(1))  # type: ignore[assignment]
     stage.swapper.heat = heat
-    for rows in asked.rows:
+    for count in rows:
         before, began = stage.swapper.swaps, time.monotonic()
-        moving = interval_ms(model, rows=rows, context=bench.context)
+        moving = interval_ms(model, rows=count, context=context)
         swaps = stage.swapper.swaps - before
         size = swaps * stage.store.layers[0].experts.layout.host_kind.words * 4 / 1e9
         print(
-            f"{rows} rows: {still[rows]:.3f} ms a window, moving {moving:.3f} ({moving / still[rows] - 1:+.1%}), "
+            f"{count} rows: {still[count]:.3f} ms a window, moving {moving:.3f} ({moving / still[count] - 1:+.1%}), "
             f"{swaps} experts, {size / (time.monotonic() - began):.1f} GB/s each way",
             flush=True,
         )
-    model.close()
 
 
 if __name__ == "__main__":

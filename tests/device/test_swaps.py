@@ -144,19 +144,24 @@ class Model:
             assert entries == self.store.entries(number).tolist()
             for expert, entry in enumerate(entries):
                 wanted = self.words[number]["host" if entry & 1 else "card"][expert]
-                assert torch.equal(read(self.anchor.data_ptr() + (entry >> 1) * 16, wanted), wanted.cpu()), expert
+                in_ram = bool(self.store.homes[number].place[expert] >= 0)
+                found = read(self.anchor.data_ptr() + (entry >> 1) * 16, wanted, in_ram=in_ram)
+                assert torch.equal(found, wanted.cpu()), expert
 
     def on_card(self, layer: int) -> list[int]:
         return np.flatnonzero(self.store.homes[layer].resident).tolist()
 
 
-def read(address: int, like: torch.Tensor) -> torch.Tensor:
+def read(address: int, like: torch.Tensor, *, in_ram: bool) -> torch.Tensor:
     """The words at an address of the card or of the host."""
-    if ON_CARD:
-        out = torch.empty_like(like)
+    if ON_CARD and not in_ram:
         torch.cuda.synchronize()
-        torch.cuda.cudart().cudaMemcpy(out.data_ptr(), address, like.nbytes, 4)
-        return out.cpu()
+        out = torch.empty(like.shape, dtype=torch.int32)
+        code = ctypes.CDLL("libcuda.so.1").cuMemcpyDtoH_v2(
+            ctypes.c_void_p(out.data_ptr()), ctypes.c_uint64(address), ctypes.c_size_t(like.nbytes)
+        )
+        assert code == 0
+        return out
     return torch.frombuffer(bytearray(ctypes.string_at(address, like.nbytes)), dtype=torch.int32)
 
 

@@ -115,11 +115,6 @@ class ExpertRows:
     up: tuple[str, torch.Tensor]
     down: tuple[str, torch.Tensor]
 
-    def only(self, which: torch.Tensor) -> ExpertRows:
-        """Some of them: int64 [n], numbers within these."""
-        parts = ((name, rows.index_select(0, which)) for name, rows in (self.gate, self.up, self.down))
-        return ExpertRows(*parts)
-
 
 def expert_stretches(source: FileSource, names: ExpertTensors, spec: ModelSpec, *, first: int) -> list[Stretch]:
     """Where the rows of up to TOGETHER experts from `first` on are stored; `expert_rows` takes them."""

@@ -24,7 +24,8 @@ from appliance.model.qwen4exp.device.pinned import HostPool
 from appliance.model.qwen4exp.device.source import FileSource
 from appliance.model.qwen4exp.device.staging import Stretch
 from appliance.model.qwen4exp.spec import ModelSpec
-from kernels.experts import ExpertKind, table_entry
+from kernels.experts import ExpertLayout, table_entry
+from kernels.experts.recode import recode
 
 _FILL_TOGETHER = 64
 
@@ -148,28 +149,40 @@ class ExpertStore:
     def _place(self, number: int, first: int, rows: ExpertRows, back: _Back) -> None:
         """Packs neighbours from `first` on into the homes that they have."""
         layout, homes = self.layers[number].experts.layout, self.homes[number]
-        count = rows.down[1].shape[0]
-        for on_card, kind in ((True, layout.kind), (False, layout.host_kind)):
-            held = (homes.slot if on_card else homes.place)[first : first + count]
+        packed = pack_experts(rows, kind=layout.kind)
+        for on_card, homes_of in ((True, homes.slot), (False, homes.place)):
+            held = homes_of[first : first + packed.shape[0]]
             which = np.flatnonzero(held >= 0)
             if not which.size:
                 continue
-            packed = _pack_some(rows, which, kind)
             # Homes were given in the order of the experts, so those of neighbours follow each other.
             at = int(held[which[0]])
             if on_card:
-                self.slots(number)[at : at + which.size].copy_(packed)
+                self.slots(number)[at : at + which.size].copy_(_some(packed, which))
             else:
-                back.copy(packed, self.places(number)[at : at + which.size])
+                hosted = _recoded(packed, which, layout)
+                back.copy(hosted, self.places(number)[at : at + which.size])
 
     def _write_table(self, number: int) -> None:
         self.routing.layer(number).table[:-1].copy_(torch.from_numpy(self.entries(number)))
 
 
-def _pack_some(rows: ExpertRows, which: NDArray[np.intp], kind: ExpertKind) -> torch.Tensor:
-    if which.size < rows.down[1].shape[0]:
-        rows = rows.only(torch.from_numpy(which).to(rows.down[1].device))
-    return pack_experts(rows, kind=kind)
+def _some(packed: torch.Tensor, which: NDArray[np.intp]) -> torch.Tensor:
+    """Those of the packed experts: without a copy where they are neighbours, as they mostly are."""
+    first, last = int(which[0]), int(which[-1])
+    if last - first + 1 == which.size:
+        return packed[first : last + 1]
+    return packed.index_select(0, torch.from_numpy(which).to(packed.device))
+
+
+def _recoded(packed: torch.Tensor, which: NDArray[np.intp], layout: ExpertLayout) -> torch.Tensor:
+    """Those of the packed experts in the host's form: packing a second time would take longer."""
+    if layout.kind == layout.host_kind:
+        return _some(packed, which)
+    found = torch.empty((which.size, layout.host_kind.words), dtype=torch.int32, device=packed.device)
+    for at, number in enumerate(which.tolist()):
+        recode(packed[number], layout.kind, out=found[at], to=layout.host_kind)
+    return found
 
 
 class _Back:
