@@ -97,6 +97,46 @@ def _left(value, T: tl.constexpr):
 
 
 @triton.jit
+def _chunk_product(acc, r0, r1, r2, r3, r4, r5, r6, r7, p_rows, chunk, p_grid, FMT: tl.constexpr, T: tl.constexpr,
+                   EXACT: tl.constexpr):  # fmt: skip
+    """acc [32 T, BM] plus the product of one chunk, whose words are r0 to r7."""
+    BITS: tl.constexpr = FMT & 63
+    if BITS < 16:
+        even, odd, offset = _scales(r4, r5, r6, FMT, 1, T, EXACT)
+        codes, high_codes = _codes(r0, r1, r2, p_grid, FMT, 1, T)
+    for i in tl.static_range(4):
+        x = tl.load(p_rows + chunk * 128 + i * 32)
+        if BITS >= 16:
+            if i == 0:
+                first = r0
+                second = r4
+            elif i == 1:
+                first = r1
+                second = r5
+            elif i == 2:
+                first = r2
+                second = r6
+            else:
+                first = r3
+                second = r7
+        if BITS == 16:
+            w = pair(first)
+            acc = _dot(_left(w.to(tl.float32) if EXACT else w, T), x, acc, EXACT)
+        elif BITS == 32:
+            full = tl.join(first.to(tl.float32, bitcast=True), second.to(tl.float32, bitcast=True))
+            if EXACT:
+                acc = _dot(_left(full, T), x, acc, EXACT)
+            else:  # two halves hold 22 bits of a float32; their products with fp16 inputs are exact
+                w = full.to(tl.float16)
+                acc = _dot(_left(w, T), x, acc, EXACT)
+                acc = _dot(_left((full - w.to(tl.float32)).to(tl.float16), T), x, acc, EXACT)
+        else:
+            w = _operand(codes, high_codes, even, odd, offset, i, FMT, EXACT)
+            acc = _dot(_left(w if EXACT else pair(w), T), x, acc, EXACT)
+    return acc
+
+
+@triton.jit
 def _tile_product(p_strips, strip, p_x, rows, o_row, p_grid, FMT: tl.constexpr, T: tl.constexpr, BM: tl.constexpr,
                   NCH: tl.constexpr, STRIPS: tl.constexpr, EXACT: tl.constexpr):  # fmt: skip
     """float32 [32 T, BM]: T strips times the rows that `rows` [BM] names, multiplier applied.
@@ -107,44 +147,26 @@ def _tile_product(p_strips, strip, p_x, rows, o_row, p_grid, FMT: tl.constexpr, 
     acc = tl.zeros([32 * T, BM], dtype=tl.float32)
     k = tl.arange(0, 32)[:, None]
     p_rows = p_x + rows[None, :].to(tl.int64) * o_row + k
-    for chunk in range(NCH):
-        r0, r1, r2, r3, r4, r5, r6, r7 = load_chunk(p_strips, strip, chunk, FMT, NCH, STRIPS, 1, T, T, 0)
-        if BITS < 16:
-            even, odd, offset = _scales(r4, r5, r6, FMT, 1, T, EXACT)
-            codes, high_codes = _codes(r0, r1, r2, p_grid, FMT, 1, T)
-        for i in tl.static_range(4):
-            x = tl.load(p_rows + chunk * 128 + i * 32)
-            if BITS >= 16:
-                if i == 0:
-                    first = r0
-                    second = r4
-                elif i == 1:
-                    first = r1
-                    second = r5
-                elif i == 2:
-                    first = r2
-                    second = r6
-                else:
-                    first = r3
-                    second = r7
-            if BITS == 16:
-                w = pair(first)
-                acc = _dot(_left(w.to(tl.float32) if EXACT else w, T), x, acc, EXACT)
-            elif BITS == 32:
-                full = tl.join(first.to(tl.float32, bitcast=True), second.to(tl.float32, bitcast=True))
-                if EXACT:
-                    acc = _dot(_left(full, T), x, acc, EXACT)
-                else:  # two halves hold 22 bits of a float32; their products with fp16 inputs are exact
-                    w = full.to(tl.float16)
-                    acc = _dot(_left(w, T), x, acc, EXACT)
-                    acc = _dot(_left((full - w.to(tl.float32)).to(tl.float16), T), x, acc, EXACT)
-            else:
-                w = _operand(codes, high_codes, even, odd, offset, i, FMT, EXACT)
-                acc = _dot(_left(w if EXACT else pair(w), T), x, acc, EXACT)
+    # Words go through registers, a chunk ahead; inputs through shared memory, as the compiler's pipeline has them.
+    r0, r1, r2, r3, r4, r5, r6, r7 = load_chunk(p_strips, strip, 0, FMT, NCH, STRIPS, 1, T, T, 0)
+    for chunk in range(NCH - 1):
+        n0, n1, n2, n3, n4, n5, n6, n7 = load_chunk(p_strips, strip, chunk + 1, FMT, NCH, STRIPS, 1, T, T, 0)
+        acc = _chunk_product(acc, r0, r1, r2, r3, r4, r5, r6, r7, p_rows, chunk, p_grid, FMT, T, EXACT)
+        r0, r1, r2, r3, r4, r5, r6, r7 = n0, n1, n2, n3, n4, n5, n6, n7
+    acc = _chunk_product(acc, r0, r1, r2, r3, r4, r5, r6, r7, p_rows, NCH - 1, p_grid, FMT, T, EXACT)
     row = tl.arange(0, 32 * T)
     LENGTH: tl.constexpr = NCH * ((416 if (FMT >> 23) & 1 else BITS * 128) + scale_words(FMT)) + 4
     tail = (tl.minimum(strip + row // 16 % T, STRIPS - 1) + 1) * LENGTH - 4
     return acc * tl.load(p_strips + tail).to(tl.float32, bitcast=True)[:, None]
+
+
+@triton.jit
+def _stored(value, EXACT: tl.constexpr):
+    """What fp16 can hold of float32 values: an outlier stays finite, NaN stays NaN."""
+    if not EXACT:
+        value = tl.maximum(value, -HALF_MAX, propagate_nan=tl.PropagateNan.ALL)
+        value = tl.minimum(value, HALF_MAX, propagate_nan=tl.PropagateNan.ALL)
+    return value
 
 
 @triton.jit
@@ -181,10 +203,7 @@ def gate_up_tiles(p_anchor, p_table, p_tile_expert, p_tile_first, p_first, p_cou
         i = tl.arange(0, 4)[None, :, None]
         inner = tl.arange(0, 16)[None, None, :]
         at = pairs[:, None, None].to(tl.int64) * (STRIPS * 16) + (block // 2) * 128 + i * 32 + (block % 2) * 16 + inner
-        if not EXACT:
-            h = tl.minimum(tl.maximum(h, -HALF_MAX, propagate_nan=tl.PropagateNan.ALL), HALF_MAX,
-                           propagate_nan=tl.PropagateNan.ALL)  # fmt: skip
-        tl.store(p_h + at, h.to(p_h.dtype.element_ty), mask=pairs[:, None, None] < stop)
+        tl.store(p_h + at, _stored(h, EXACT).to(p_h.dtype.element_ty), mask=pairs[:, None, None] < stop)
 
 
 @triton.jit
@@ -207,9 +226,18 @@ def down_tiles(p_anchor, p_table, p_tile_expert, p_tile_first, p_first, p_count,
         y = acc * tl.load(p_share + pairs, mask=m_pair, other=0.0)[:, None]
         out = tl.load(p_out + pairs, mask=m_pair, other=0).to(tl.int64)
         n = block * 128 + tl.arange(0, 128)
-        if not EXACT:
-            y = tl.minimum(tl.maximum(y, -HALF_MAX, propagate_nan=tl.PropagateNan.ALL), HALF_MAX,
-                           propagate_nan=tl.PropagateNan.ALL)  # fmt: skip
         tl.store(
             p_y + out[:, None] * N + n[None, :], y.to(p_y.dtype.element_ty), mask=m_pair[:, None] & (n < N)[None, :]
         )
+
+
+@triton.jit
+def swiglu_rows(p_both, p_h, o_both, FF: tl.constexpr, BLOCK: tl.constexpr, EXACT: tl.constexpr):
+    """Grid (rows, FF / BLOCK): h [rows, FF] = silu(gate) * up of rows whose columns are 16 gates and their 16 ups in
+    turn."""
+    i_row = tl.program_id(0)
+    f = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    p_gate = p_both + i_row.to(tl.int64) * o_both + (f // 16) * 32 + f % 16
+    gate = tl.load(p_gate, mask=f < FF, other=0.0).to(tl.float32)
+    h = gate / (1.0 + tl.exp(-gate)) * tl.load(p_gate + 16, mask=f < FF, other=0.0).to(tl.float32)
+    tl.store(p_h + i_row.to(tl.int64) * FF + f, _stored(h, EXACT).to(p_h.dtype.element_ty), mask=f < FF)

@@ -11,16 +11,15 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad, silu
+from torch.nn.functional import pad
 
-from kernels.experts._prompt import count_pairs, down_tiles, gate_up_tiles, list_tiles, place_pairs
+from kernels.experts._prompt import count_pairs, down_tiles, gate_up_tiles, list_tiles, place_pairs, swiglu_rows
 from kernels.experts._route import top_experts
 from kernels.experts.layout import ExpertKind, ExpertLayout, split_expert
 from kernels.linear.op import codebook
 from kernels.linear.prompt import Room, multiply
 from kernels.planes import FORMATS, Planes, operand_columns
 
-HALF_MAX = 65504.0
 _SCAN = 2048
 _TILE = 16
 
@@ -244,8 +243,7 @@ def gate_up_chunk(
         NCH=operand_columns(kind.hidden) // 128,
         STRIPS=strips,
         EXACT=exact,
-        num_warps=4,
-        num_stages=_stages(kind.gate_up),
+        **_options(kind.gate_up, tiles.size, left.device),
     )
 
 
@@ -270,8 +268,7 @@ def down_chunk(
         NCH=operand_columns(kind.ff) // 128,
         STRIPS=strips,
         EXACT=exact,
-        num_warps=4,
-        num_stages=_stages(kind.down),
+        **_options(kind.down, tiles.size, inner.device),
     )
 
 
@@ -286,10 +283,17 @@ def _places(experts: ChunkExperts, tiles: Tiles, one: ExpertPass) -> tuple[Tenso
     )
 
 
-def _stages(form: str) -> int:
-    """Chunks in flight, so that small cards' shared memory holds them."""
+def _options(form: str, size: int, device: torch.device) -> dict[str, int]:
+    """How a launch is compiled: chunks of inputs in flight, as many as small cards' shared memory holds, and registers.
+
+    On sm_90 and newer three programs share a processor if each takes no more than 168; a few values then lie in memory,
+    which costs less than the third program brings. Wide codes have too many of them.
+    """
     bits = FORMATS[form].bits
-    return 1 if bits == 32 else 2 if bits == 16 else 3
+    options = {"num_warps": 4, "num_stages": 1 if bits == 32 else 3}
+    if device.type == "cuda" and size == 64 and bits <= 6 and torch.cuda.get_device_capability(device) >= (9, 0):
+        options["maxnreg"] = 168
+    return options
 
 
 def _kind(layout: ExpertLayout, form: int) -> ExpertKind:
@@ -300,9 +304,12 @@ def _shared(x: Tensor, share: Tensor, *, experts: ChunkExperts, room: Room, exac
     """The shared expert reads every row: two products like those of any matrix."""
     kind = experts.layout.shared_kind
     upper, lower = split_expert(experts.shared, kind)
-    both = multiply(x, upper, room=room, exact=exact).view(x.shape[0], -1, 2, 16).to(torch.float32)
-    inner = (silu(both[:, :, 0]) * both[:, :, 1]).reshape(x.shape[0], -1)[:, : kind.ff]
-    inner = inner if exact else inner.clamp(-HALF_MAX, HALF_MAX).to(torch.float16)
+    both = multiply(x, upper, room=room, exact=exact)
+    inner = torch.empty((x.shape[0], kind.ff), dtype=x.dtype, device=x.device)
+    block = min(1024, _power(kind.ff))
+    swiglu_rows[(x.shape[0], -(-kind.ff // block))](
+        both, inner, both.stride(0), FF=kind.ff, BLOCK=block, EXACT=exact, num_warps=4
+    )
     torch.mul(multiply(inner, lower, room=room, exact=exact), share.unsqueeze(1).to(out.dtype), out=out)
 
 
