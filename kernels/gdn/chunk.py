@@ -173,8 +173,8 @@ def _check(
             f"run_delta_chunk: a convolution of {taps} taps over {channels} channels is not for {key_heads} key heads "
             f"and {heads} value heads of {dim}"
         )
-    if chunk.slot >= slots - 1:
-        raise ValueError(f"run_delta_chunk: slot {chunk.slot}; there are {slots - 1}")
+    if chunk.slot >= slots:
+        raise ValueError(f"run_delta_chunk: slot {chunk.slot}; there are {slots - 1}, and nobody's behind them")
     for name, tensor, width in (
         ("qkv", qkv, channels), ("gate", gate, heads * dim), ("alpha", alpha, heads), ("beta", beta, heads)
     ):  # fmt: skip

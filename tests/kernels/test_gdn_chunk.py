@@ -115,8 +115,8 @@ def test_other_slots_keep_their_state(device: str) -> None:
 
 def test_refuses_what_does_not_fit(device: str) -> None:
     engine, generator = Engine(TINY, 1, device), torch.Generator()
-    with pytest.raises(ValueError, match="slot 1; there are 1"):
-        Text(engine, 1).read(draw(TINY, 2, generator))
+    with pytest.raises(ValueError, match="slot 2; there are 1"):
+        Text(engine, 2).read(draw(TINY, 2, generator))
     short = Engine(TINY, 1, device)
     short.weights = replace(short.weights, conv=short.weights.conv[:, :-1].contiguous())
     with pytest.raises(ValueError, match="4 taps over 127 channels"):
