@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,6 +27,7 @@ from appliance.model.qwen4exp.device.scratch import Scratch
 from appliance.model.qwen4exp.device.source import Source
 from appliance.model.qwen4exp.device.state import DeviceState, make_state
 from appliance.model.qwen4exp.device.store import ExpertStore, StoreLayer
+from appliance.model.qwen4exp.device.streamed import Streamed
 from appliance.model.qwen4exp.device.swaps import AtOnce, SideStream, Swapper
 from appliance.model.qwen4exp.device.tables import MOST_ROWS, Buffers, Tables
 from appliance.model.qwen4exp.device.trunk import Pending, Run, mix_attention, mix_linear, run_layer
@@ -64,8 +64,8 @@ class Layer:
         self.mix = mix
 
 
-class Stage:
-    """Layers `layers` of the trunk; a window enters as streams and a pending block, and leaves as such."""
+class Stage(Streamed):
+    """Layers `layers` of the trunk; a window enters and leaves as streams."""
 
     def __init__(self, common: Common, source: Source, layers: range, *, draft: bool) -> None:
         """Loads everything but routed experts.
@@ -76,8 +76,9 @@ class Stage:
             layers: of the trunk.
             draft: whether the draft layer lives here too.
         """
+        super().__init__(source.device)
         spec, plan = common.spec, common.plan
-        self.common, self.source, self.layers, self.device = common, source, layers, source.device
+        self.common, self.source, self.layers = common, source, layers
         self.has_ngram = spec.ngram is not None and spec.ngram.layer in layers
         self.state: DeviceState = make_state(
             spec, plan, layers=layers, ngram=self.has_ngram, draft=draft, device=self.device
@@ -94,30 +95,7 @@ class Stage:
         self.store: ExpertStore | None = None
         self.swapper: Swapper | None = None
         self.ngram: NgramLayer | None = None
-        self.stream: torch.cuda.Stream | None = None
         self._runs: dict[int, tuple[Tables, Run]] = {}
-
-    def take_stream(self) -> None:
-        """Gives the stage a stream of its own, once it is loaded; until then everything is on the current one."""
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
-            self.stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
-
-    def on(self) -> AbstractContextManager[object]:
-        """Whatever is launched for the stage is launched in here: on its device and its stream."""
-        return nullcontext() if self.stream is None else torch.cuda.stream(self.stream)
-
-    def follow(self) -> None:
-        """What is launched on the stage from now on comes after what the current stream has."""
-        if self.stream is not None:
-            self.stream.wait_stream(torch.cuda.current_stream(self.device))
-
-    def lead(self, made: torch.Tensor) -> None:
-        """What is launched on the current stream from now on, to use what the stage made, comes after it."""
-        if self.stream is not None:
-            current = torch.cuda.current_stream(self.device)
-            current.wait_stream(self.stream)
-            made.record_stream(current)
 
     def give_store(self, resident: Sequence[Sequence[int]]) -> ExpertStore:
         """Makes the homes of the routed experts: those `resident` of each layer on the card, the draft layer last."""
