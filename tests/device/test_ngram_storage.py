@@ -86,3 +86,19 @@ def test_a_window_has_the_same_bits_from_storage() -> None:
         outs.append(window(model, 1, [9], following=10)[0])
         model.close()
     assert all(np.array_equal(out, outs[0]) for out in outs)
+
+
+@pytest.mark.skipif(not ON_CARD, reason="needs a CUDA card: minutes in the interpreter")
+def test_a_prompt_chunk_has_the_same_bits_from_storage() -> None:
+    """A chunk, then a window whose rows hash the chunk's last tokens."""
+    outs = []
+    tokens = [(7 * place + 3) % 250 for place in range(40)]
+    for home in ("vram", "mmap", "direct"):
+        model = load("base4", draft_max=0, ngram_home=home, chunk_rows=64)
+        open_slot(model, 1)
+        first, _ = window(model, 1, tokens, following=9, logits_from=len(tokens) - 1)
+        outs.append((first, window(model, 1, [9], following=10)[0]))
+        model.close()
+    for first, after in outs:
+        assert np.array_equal(first, outs[0][0])
+        assert np.array_equal(after, outs[0][1])
