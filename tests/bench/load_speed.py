@@ -139,7 +139,7 @@ def plan_of(spec: ModelSpec, *, hits: float, device: str) -> LoadPlan:
     return LoadPlan(
         device=device,
         slots=4,
-        pages=4 * 130,
+        pages=4 * 129,
         page_tokens=64,
         max_tokens=8192,
         max_window_rows=40,
