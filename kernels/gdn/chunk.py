@@ -19,7 +19,7 @@ BLOCK_ROWS = 64
 SLICE_ROWS = 2048
 """Rows of one pass through the launches: this sets their memory, and hardly the time."""
 
-_COLUMNS = 32
+_COLUMNS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +141,7 @@ def _run_slice(
     _chunk.prepare[(blocks, 2 * key_heads + heads)](
         qkv, alpha, beta, weights.conv, weights.rate, weights.bias, state.conv, buffers.query, *made,
         qkv.stride(0), alpha.stride(0), beta.stride(0), chunk.slot, chunk.start, first, chunk.rows, dim**-0.5,
-        TAPS=weights.conv.shape[0], RING=RING_POSITIONS, num_warps=4, **shape,
+        TAPS=weights.conv.shape[0], RING=RING_POSITIONS, num_warps=8, **shape,
     )  # fmt: skip
     _chunk.solve[(blocks, heads)](*made, buffers.read, buffers.update, num_warps=4, **shape)
     _chunk.recur[(heads, triton.cdiv(dim, columns))](

@@ -58,11 +58,11 @@ def write_and_read_chunk(
     block = torch.empty(rows, hidden, dtype=dtype, device=x.device)
     # A gate is good to fp16, so what that leaves of a float32 matrix is not looked at.
     up, _ = room.take(weights.up, exact=exact)
-    tile = 32 if exact else 128
-    _chunk.up_mix[(triton.cdiv(hidden, tile), triton.cdiv(rows, tile))](
+    tile_rows, tile = (32, 32) if exact else (64, 128)
+    _chunk.up_mix[(triton.cdiv(hidden, tile), triton.cdiv(rows, tile_rows))](
         gates, up, normed, block, rows,
-        STREAMS=streams, HIDDEN=hidden, LOW=low, ROWS=tile, TILE=tile, STEP=32 if exact else 64, EXACT=exact,
-        num_warps=4 if exact else 8, num_stages=1 if exact else 3,
+        STREAMS=streams, HIDDEN=hidden, LOW=low, ROWS=tile_rows, TILE=tile, STEP=32 if exact else 64, EXACT=exact,
+        num_warps=4, num_stages=1 if exact else 3,
     )  # fmt: skip
     return block, following
 

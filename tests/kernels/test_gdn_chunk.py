@@ -131,7 +131,7 @@ def test_refuses_what_does_not_fit(device: str) -> None:
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA card")
-@pytest.mark.parametrize(("exact", "tolerance"), [(True, 1e-4), (False, 5e-3)], ids=["exact", "fp16"])
+@pytest.mark.parametrize(("exact", "tolerance"), [(True, 2e-5), (False, 2e-3)], ids=["exact", "fp16"])
 def test_the_real_shape_as_decoding_has_it(exact: bool, tolerance: float) -> None:
     shape = Shape(16, 48, 128)
     chunk, window = Text(Engine(shape, 1, "cuda"), 0, exact), Text(Engine(shape, 1, "cuda", exact=exact), 0)
@@ -139,6 +139,8 @@ def test_the_real_shape_as_decoding_has_it(exact: bool, tolerance: float) -> Non
     chunk.read(inputs[:100])
     chunk.read(inputs[100:])
     window.decode(inputs, certain=333, keep=333)
-    torch.testing.assert_close(torch.stack(chunk.outputs), torch.stack(window.outputs), rtol=tolerance, atol=tolerance)
-    states = chunk.engine.state.delta[0], window.engine.state.delta[0]
-    torch.testing.assert_close(*states, rtol=tolerance, atol=tolerance)
+    for found, wanted in (
+        (torch.stack(chunk.outputs), torch.stack(window.outputs)),
+        (chunk.engine.state.delta[0], window.engine.state.delta[0]),
+    ):
+        assert float((found - wanted).norm() / wanted.norm()) < tolerance
