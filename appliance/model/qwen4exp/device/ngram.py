@@ -79,6 +79,7 @@ class NgramLayer:
         """Before a window is launched: brings its rows of a table on storage; no other of its lane is on its way."""
         if self.stored is None or not spans:
             return
+        assert all(span.tokens for span in spans), "rows are fetched by tokens that the host knows"
         wanted = np.concatenate([self.stored.numbers(span.slot, span.start, span.tokens) for span in spans])
         raw = self.table.raw
         if lane not in self._held:
