@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import gc
 import importlib
 import os
 import tempfile
@@ -142,7 +143,12 @@ def load_model(examined: Examined, progress: Callable[[str, int], None]) -> Any:
     """
     module, _, name = examined.architecture.model.partition(":")
     load = getattr(importlib.import_module(module), name)
-    return load(examined.spec, plan=_load_plan(examined), progress=progress)
+    model = load(examined.spec, plan=_load_plan(examined), progress=progress)
+    # What is there now stays for good: looking through all of it for garbage, again and again, would hold the engine up
+    # between two windows for tens of milliseconds.
+    gc.collect()
+    gc.freeze()
+    return model
 
 
 def _load_plan(examined: Examined) -> LoadPlan:

@@ -151,19 +151,8 @@ def time_windows(model: DeviceModel, bench: Bench, *, gbps: float) -> Iterator[W
 
 
 def _time(model: DeviceModel, bench: Bench, *, gbps: float, rows: int, per_sequence: int, steps: int) -> WindowTime:
-    generator = torch.Generator().manual_seed(rows)
-    tokens = torch.randint(0, 200000, (rows,), generator=generator).tolist()
     sequences = rows // per_sequence
-    spans = [
-        SpanPlan(
-            slot=slot,
-            rows=per_sequence,
-            tokens=tuple(tokens[slot * per_sequence : (slot + 1) * per_sequence]),
-            start=bench.context,
-            certain=1,
-        )
-        for slot in range(sequences)
-    ]
+    spans = _spans(bench, rows=rows, per_sequence=per_sequence)
     bucket = bucket_of(rows)
     draws = Draws(wide=False, greedy=True)
     shape = StepShape(rows=bucket, spans=bucket_of(sequences), steps=steps, draws=draws)
@@ -204,6 +193,22 @@ def _time(model: DeviceModel, bench: Bench, *, gbps: float, rows: int, per_seque
         share=limit / milliseconds,
         hit_share=counter.hit_share(),
     )
+
+
+def _spans(bench: Bench, *, rows: int, per_sequence: int) -> list[SpanPlan]:
+    """Random tokens at the context's end, the first of each sequence certain and the others its drafts."""
+    generator = torch.Generator().manual_seed(rows)
+    tokens = torch.randint(0, 200000, (rows,), generator=generator).tolist()
+    return [
+        SpanPlan(
+            slot=slot,
+            rows=per_sequence,
+            tokens=tuple(tokens[slot * per_sequence : (slot + 1) * per_sequence]),
+            start=bench.context,
+            certain=1,
+        )
+        for slot in range(rows // per_sequence)
+    ]
 
 
 def _bytes(model: DeviceModel, bench: Bench, *, rows: int, sequences: int, steps: int) -> int:
