@@ -148,7 +148,7 @@ def attend_list(
     return highest, mass, sums
 
 
-@triton.jit(do_not_specialize=["start", "count", "first_head", "context"])
+@triton.jit(do_not_specialize=["o_list", "start", "count", "first_head", "context"])
 def attend(
     p_query, p_gate, o_gate_row, o_gate_head, p_keys, p_values, p_blocks, p_members, p_counts, o_list, p_out,
     start, count, first_head, context, scale,

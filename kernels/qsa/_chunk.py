@@ -162,7 +162,7 @@ def decide(
     tl.store(p_end + place, end)
 
 
-@triton.jit(do_not_specialize=["start", "first", "count", "width"])
+@triton.jit(do_not_specialize=["o_list", "start", "first", "count", "width"])
 def list_blocks(
     p_bits, p_least, p_end, p_blocks, p_members, p_counts, o_list, start, first, count, width,
     BLOCK_TOKENS: tl.constexpr, GROUP: tl.constexpr, TILE: tl.constexpr,

@@ -80,18 +80,19 @@ def select_chunk(
     rows = min(count, max(1, SCORE_VALUES // most // group_rows) * group_rows)
     scores = torch.empty(rows, most, device=device)
     listed = torch.empty(rows, most if most > LIST else 0, dtype=torch.int32, device=device)
-    bounds = torch.empty(2, rows, dtype=torch.int32, device=device)
+    # Two tensors, not one: a pointer that is aligned for some row counts only would compile kernels twice.
+    least, end = (torch.empty(rows, dtype=torch.int32, device=device) for _ in range(2))
     for first in range(0, count, rows):
         stop = min(first + rows, count)
         _score(query, pooled, chunk, pages, first=first, stop=stop, out=scores, block_tokens=block_tokens,
                budget_blocks=budget_blocks)  # fmt: skip
         bits = scores.view(torch.int32)
         decide[(stop - first,)](
-            bits, listed, bounds[0], bounds[1], chunk.start, first, most,
+            bits, listed, least, end, chunk.start, first, most,
             BLOCK_TOKENS=block_tokens, BUDGET=budget_blocks, LIST=LIST, num_warps=4,
         )  # fmt: skip
         list_blocks[(triton.cdiv(stop - first, group_rows),)](
-            bits, bounds[0], bounds[1], out.blocks, out.members, out.counts, width, chunk.start, first, stop, most,
+            bits, least, end, out.blocks, out.members, out.counts, width, chunk.start, first, stop, most,
             BLOCK_TOKENS=block_tokens, GROUP=group_rows, TILE=1024, num_warps=4,
         )  # fmt: skip
     return out
