@@ -78,6 +78,7 @@ class Prompts:
                 _mark(clock, lane, Mark.ENDED)
                 _mark(clock, lane, Mark.PASSED)
 
+    @torch.inference_mode()
     def warm(self) -> None:
         """Runs chunks of the slot that belongs to nobody: compiles every launch, and takes the longest one's memory."""
         nobody = self._parts.last_stage.common.plan.slots
