@@ -23,10 +23,9 @@ from appliance.model.interface import LoadedModel
 from appliance.model.qwen4exp.device.model import DeviceModel
 from appliance.model.qwen4exp.device.tables import MOST_ROWS
 from appliance.model.qwen4exp.device_footprint import RING
+from appliance.model.qwen4exp.prompt_footprint import CHUNK_ROWS
 
 PROMPT_READINGS = 3
-# As a rig on a card has it; see `placement`.
-CHUNK_ROWS = 2048
 
 WORDS = (
     "synthetic: random weights of the real model's shape ({layers} layers, {experts} experts a layer, gate and up "
@@ -53,7 +52,7 @@ def asked_of(arguments: argparse.Namespace) -> Bench:
         draft=arguments.drafts == "on",
         kv_type=arguments.kv,
         plain=arguments.plain,
-        chunk_rows=min(longest, CHUNK_ROWS),
+        chunk_rows=min(longest, CHUNK_ROWS[0]),
         routing=None if arguments.routing is None else read(Path(arguments.routing), experts=experts),
     )
 

@@ -112,7 +112,9 @@ def load(bench: Bench) -> DeviceModel:
     for stage in parts.stages:
         if stage.has_ngram:
             stage.give_ngrams(ngram_table(source, spec, home="vram"))
-    return DeviceModel(spec, plan, parts)
+    model = DeviceModel(spec, plan, parts)
+    model.launcher.warm_prompts()
+    return model
 
 
 def _warp_to(model: DeviceModel, context: int) -> None:
