@@ -10,7 +10,9 @@ from appliance.bench.kernels import KernelTime
 from appliance.bench.rig_bench import Line
 from appliance.bench.windows import WindowTime
 
-WINDOW_HEAD: Final = "rows seqs drafts   ms/window  on card   tok/s     GB   GB/s  limit ms  share of limit   hits"
+WINDOW_HEAD: Final = (
+    "rows seqs drafts   ms/window  on card   tok/s experts     GB   GB/s  limit ms  share of limit   hits"
+)
 CLIENT_HEAD: Final = (
     "clients drafts    tok/s  x one  ms/window   rows  first ms   GB/win   GB/s  limit ms  share    hits  same text"
     "  accepted by depth"
@@ -22,8 +24,9 @@ def window_line(line: WindowTime) -> str:
     hits = "-" if line.hit_share is None else f"{line.hit_share:.1%}"
     return (
         f"{line.rows:4d} {line.sequences:4d} {line.drafts:6d} {line.milliseconds:11.3f} "
-        f"{line.device_milliseconds:8.3f} {line.rows / line.milliseconds * 1e3:7.0f} {line.gigabytes:6.2f} "
-        f"{line.gigabytes / line.milliseconds * 1e3:6.0f} {line.limit_milliseconds:9.3f} {line.share:8.0%} {hits:>13}"
+        f"{line.device_milliseconds:8.3f} {line.rows / line.milliseconds * 1e3:7.0f} {line.experts:7.1f} "
+        f"{line.gigabytes:6.2f} {line.gigabytes / line.milliseconds * 1e3:6.0f} {line.limit_milliseconds:9.3f} "
+        f"{line.share:8.0%} {hits:>13}"
     )
 
 

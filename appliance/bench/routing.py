@@ -131,6 +131,11 @@ class RoutingCounter:
             model=spec.name, used=spec.experts_used, layers=tuple(tuple(map(int, layer)) for layer in layers)
         )
 
+    def touched(self) -> float:
+        """Experts of a layer that were routed to at all, on average over the trunk's layers."""
+        layers = self.counts()[: self._model.spec.trunk_layers]
+        return sum(int(np.count_nonzero(layer)) for layer in layers) / max(1, len(layers))
+
     def hit_share(self) -> float | None:
         """Share of the routed experts that were on a card; None where nothing was routed."""
         resident = [homes.resident for store in self._stores() for homes in store.homes]

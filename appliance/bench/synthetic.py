@@ -25,6 +25,12 @@ from kernels.planes import Planes, pack
 _SAMPLE_ROWS = 1024
 _SAMPLE_EXPERTS = 2
 
+# Tokens enter the streams at unit size and blocks add little to them. Were it the other way round, all rows of a window
+# would soon look alike, route alike, and touch fewer experts than rows of a text.
+_ENTRY: Final = 50.0
+_ADDED: Final = 0.005
+_ADDING: Final = ("attn_output.", "ssm_out.", "ffn_down_")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyntheticShape:
@@ -124,7 +130,7 @@ class SyntheticSource:
         self._routing = routing
         self._tensors = tensors
         self._generator = torch.Generator().manual_seed(11)
-        self._samples: dict[tuple[str, int, int], torch.Tensor] = {}
+        self._samples: dict[tuple[str, int, int, float], torch.Tensor] = {}
 
     def __contains__(self, name: object) -> bool:
         return name in self._tensors
@@ -137,7 +143,8 @@ class SyntheticSource:
         """See `Source`: a sample of rows, repeated."""
         info = self._tensors[name]
         rows, columns = math.prod(info.shape[:-1]), info.shape[-1]
-        sample = pack(info.type.name, self._raw(info.type.name, min(rows, _SAMPLE_ROWS), columns), columns=columns)
+        raw = self._raw(info.type.name, min(rows, _SAMPLE_ROWS), columns, gain=_gain(name))
+        sample = pack(info.type.name, raw, columns=columns)
         if rows <= _SAMPLE_ROWS:
             return sample
         strips = -(-rows // 32)
@@ -161,7 +168,7 @@ class SyntheticSource:
         """See `Source`."""
         info = self._tensors[name]
         count = math.prod(info.shape[:-1]) if rows is None else rows
-        sample = self._raw(info.type.name, min(count, _SAMPLE_ROWS), info.shape[-1])
+        sample = self._raw(info.type.name, min(count, _SAMPLE_ROWS), info.shape[-1], gain=_gain(name))
         return sample.repeat(-(-count // sample.shape[0]), 1)[:count].contiguous()
 
     def table(self, name: str, *, on_device: bool) -> torch.Tensor:
@@ -188,19 +195,19 @@ class SyntheticSource:
         parts = []
         for name in ("gate", "up", "down"):
             info = self._tensors[f"{block}.ffn_{name}_exps.weight"]
-            parts.append((info.type.name, self._raw(info.type.name, info.shape[1], info.shape[2])))
+            raw = self._raw(info.type.name, info.shape[1], info.shape[2], gain=_gain(info.name))
+            parts.append((info.type.name, raw))
         return pack_expert(parts[0], parts[1], parts[2], kind=kind)
 
-    def _raw(self, type_name: str, rows: int, columns: int) -> torch.Tensor:
-        """Random blocks, the same for equal shapes."""
-        key = (type_name, rows, columns)
+    def _raw(self, type_name: str, rows: int, columns: int, *, gain: float) -> torch.Tensor:
+        """Random blocks, the same for equal shapes and gains."""
+        key = (type_name, rows, columns, gain)
         if key not in self._samples:
-            self._samples[key] = self._make(type_name, rows, columns)
+            self._samples[key] = self._make(type_name, rows, columns, size=gain * float(columns) ** -0.5)
         return self._samples[key]
 
-    def _make(self, type_name: str, rows: int, columns: int) -> torch.Tensor:
-        """Random blocks whose scales make products of unit size."""
-        size = float(columns) ** -0.5
+    def _make(self, type_name: str, rows: int, columns: int, *, size: float) -> torch.Tensor:
+        """Random blocks of values of that size, root mean square."""
         if type_name in ("F32", "BF16"):
             dtype = torch.float32 if type_name == "F32" else torch.bfloat16
             values = torch.randn(rows, columns, generator=self._generator).mul_(size).to(dtype)
@@ -211,6 +218,13 @@ class SyntheticSource:
         scale = size / _CODES[type_name]
         raw[:, :2] = torch.full((count, 1), scale, dtype=torch.float16).view(torch.uint8)
         return raw.reshape(rows, -1).to(self.device)
+
+
+def _gain(name: str) -> float:
+    """How much larger a tensor's products are than their inputs."""
+    if name == "token_embd.weight":
+        return _ENTRY
+    return _ADDED if any(part in name for part in _ADDING) else 1.0
 
 
 # About the root mean square of a block's codes before the scale in its first two bytes.

@@ -38,7 +38,8 @@ class WindowTime:
         drafts: steps of the draft chain after it.
         milliseconds: median from launch to the answer on the host.
         device_milliseconds: the same between events on the device.
-        gigabytes: weights and state that the window reads, each distinct expert once.
+        experts: of a layer that such a window touched, on average over the layers.
+        gigabytes: weights and state that the window reads, each of those experts once.
         limit_milliseconds: those bytes over the bandwidth measured in this run.
         share: limit over time.
         hit_share: of the routed experts of these windows found on the card.
@@ -49,6 +50,7 @@ class WindowTime:
     drafts: int
     milliseconds: float
     device_milliseconds: float
+    experts: float
     gigabytes: float
     limit_milliseconds: float
     share: float
@@ -159,12 +161,14 @@ def _time(model: DeviceModel, bench: Bench, *, gbps: float, rows: int, per_seque
     draws = Draws(wide=False, greedy=True)
     shape = StepShape(rows=bucket, spans=bucket_of(sequences), steps=steps, draws=draws)
     counter = RoutingCounter(model)
+    touched = 0.0
     walls: list[float] = []
     events: list[float] = []
     for number in range(WARM + REPEATS):
         for stage in model.parts.stages:
             for delta in stage.state.delta:
                 delta.at.fill_(bench.context)
+        alone = RoutingCounter(model) if number == WARM - 1 else None
         before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
         torch.cuda.synchronize()
         began = time.perf_counter()
@@ -176,13 +180,15 @@ def _time(model: DeviceModel, bench: Bench, *, gbps: float, rows: int, per_seque
         torch.cuda.synchronize()
         if number == 0 and wall > 1.0:
             print(f"windows of {rows} rows: kernels compiled in {wall:.0f} s", file=sys.stderr, flush=True)
+        if alone is not None:
+            touched = alone.touched()
         if number >= WARM:
             walls.append(wall * 1e3)
             events.append(before.elapsed_time(after))
     if any(found.bad[:rows]):
         raise RuntimeError(f"windows of {rows} rows computed logits that are not numbers; times of those mean nothing")
     milliseconds = statistics.median(walls)
-    size = _bytes(model, bench, rows=rows, sequences=sequences, steps=steps)
+    size = _bytes(model, bench, rows=rows, sequences=sequences, steps=steps, touched=touched)
     limit = size / gbps / 1e6
     return WindowTime(
         rows=rows,
@@ -190,6 +196,7 @@ def _time(model: DeviceModel, bench: Bench, *, gbps: float, rows: int, per_seque
         drafts=steps,
         milliseconds=milliseconds,
         device_milliseconds=statistics.median(events),
+        experts=touched,
         gigabytes=size / 1e9,
         limit_milliseconds=limit,
         share=limit / milliseconds,
@@ -213,11 +220,14 @@ def _spans(bench: Bench, *, rows: int, per_sequence: int) -> list[SpanPlan]:
     ]
 
 
-def _bytes(model: DeviceModel, bench: Bench, *, rows: int, sequences: int, steps: int) -> int:
+def _bytes(model: DeviceModel, bench: Bench, *, rows: int, sequences: int, steps: int, touched: float) -> int:
+    """With the experts that the trunk did touch; the draft layer's passes are taken as routing says."""
     spec, context, kv_type = model.spec, bench.context, bench.kv_type
-    distinct = uniform(spec) if bench.routing is None else bench.routing.distinct
-    size = window_bytes_read(spec, context=context, kv_type=kv_type, rows=rows, sequences=sequences, distinct=distinct)
+    size = window_bytes_read(
+        spec, context=context, kv_type=kv_type, rows=rows, sequences=sequences, distinct=lambda _: touched
+    )
     if model.can_draft:
+        distinct = uniform(spec) if bench.routing is None else bench.routing.distinct
         size += draft_bytes_read(
             spec, context=context, kv_type=kv_type, rows=rows, sequences=sequences, steps=steps, distinct=distinct
         )

@@ -20,10 +20,12 @@ def test_rows_are_counted_and_hits_are_where_experts_are(tmp_path: Path) -> None
     window(model, 0, TOKENS[:1], following=TOKENS[1])
     counter = RoutingCounter(model)
     assert counter.hit_share() is None
+    assert counter.touched() == 0
     window(model, 0, TOKENS[1:], following=3)
     spec = model.spec
     found = counter.histogram()
     assert [sum(layer) for layer in found.layers] == [spec.experts_used] * spec.trunk_layers
+    assert counter.touched() == spec.experts_used  # one row touches what it uses, in every layer
     hits = sum(
         count
         for layer, homes in zip(found.layers, store.homes, strict=True)

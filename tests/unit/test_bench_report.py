@@ -49,13 +49,14 @@ def test_windows() -> None:
             drafts=0,
             milliseconds=6.29,
             device_milliseconds=6.2,
+            experts=74.9,
             gigabytes=16.73,
             limit_milliseconds=4.24,
             share=0.674,
             hit_share=1.0,
         )
     )
-    assert line.split() == ["8", "8", "0", "6.290", "6.200", "1272", "16.73", "2660", "4.240", "67%", "100.0%"]
+    assert line.split() == ["8", "8", "0", "6.290", "6.200", "1272", "74.9", "16.73", "2660", "4.240", "67%", "100.0%"]
     assert len(line) == len(WINDOW_HEAD)
 
 

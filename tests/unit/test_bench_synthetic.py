@@ -39,7 +39,7 @@ def test_recorded_routing_is_said(tmp_path: Path, most: int, said: bool) -> None
 
 @pytest.mark.parametrize(
     ("prompts", "context", "chunk"),
-    [("", 8192, 0), ("--prompts 512", 8192, 512), ("--prompts 32768", 32768, CHUNK_ROWS)],
+    [("", 8192, 0), ("--prompts 512", 8192, 512), ("--prompts 32768", 32768, CHUNK_ROWS[0])],
 )
 def test_room_for_prompts(prompts: str, context: int, chunk: int) -> None:
     found = asked(f"--synthetic real {prompts}")
