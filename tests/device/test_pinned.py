@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import dataclass, field
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 
 from appliance.errors import MachineError
 from appliance.model.qwen4exp.device import pinned
-from appliance.model.qwen4exp.device.pinned import HostPool
+from appliance.model.qwen4exp.device.pinned import HostBlock, HostPool
 
 MIB = 1 << 20
 
@@ -64,6 +65,15 @@ def test_a_refusal_names_the_block_and_what_is_pinned_already(driver: Driver) ->
         pool.words(1)
     assert "memlock" in str(told.value)
     pool.release()
+    assert driver.registered == {}
+
+
+def test_a_dropped_block_is_given_back_before_its_addresses_go_to_another(driver: Driver) -> None:
+    block = HostBlock(MIB, cuda=True)
+    block.register()
+    assert list(driver.registered) == [block.bytes.data_ptr()]
+    del block
+    gc.collect()
     assert driver.registered == {}
 
 

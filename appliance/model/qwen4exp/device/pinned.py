@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import mmap
 import os
+import weakref
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Final
@@ -25,13 +26,13 @@ class HostBlock:
     """Memory of the host, page-aligned, in large pages where the kernel gives them; registered when told.
 
     Attributes:
-        bytes: uint8 [size]. What has seen its address may read it until `release`.
+        bytes: uint8 [size]. What has seen its address may read it until `release`, or until the block is dropped.
     """
 
     def __init__(self, size_bytes: int, *, cuda: bool) -> None:
         self.bytes = torch.empty(0, dtype=torch.uint8)
         self._cuda = cuda
-        self._registered = False
+        self._unregister: weakref.finalize[..., HostBlock] | None = None
         if size_bytes:
             memory = mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
             with contextlib.suppress(OSError):
@@ -63,13 +64,14 @@ class HostBlock:
                 f"{format_size(free)} free (CUDA error {code})",
                 hint="raise the memory lock limit (ulimit -l, memlock in compose.yaml) or keep more on the card",
             )
-        self._registered = True
+        # The kernel gives the addresses of dropped memory to the next block, which the driver would refuse.
+        self._unregister = weakref.finalize(self, _runtime().cudaHostUnregister, self.bytes.data_ptr())
+        self._unregister.atexit = False
 
     def release(self) -> None:
         """Takes it from the cards again; nothing may read it any more."""
-        if self._registered:
-            _runtime().cudaHostUnregister(self.bytes.data_ptr())
-        self._registered = False
+        if self._unregister is not None:
+            self._unregister()
         self.bytes = torch.empty(0, dtype=torch.uint8)
 
     def _touch(self, at: int) -> None:
