@@ -37,8 +37,9 @@ double[(1,)](x, y, 3, b_n=4)
 print(y.tolist())
 """
 
-if warning := kernel_cache.settle(os.environ):
-    logging.warning(warning)
+for variable in kernel_cache.FOLDERS:
+    if warning := kernel_cache.settle(os.environ, variable):
+        logging.warning(warning)
 folder = tempfile.mkdtemp()
 Path(folder, "double.py").write_text(KERNEL)
 sys.path.insert(0, folder)
