@@ -16,4 +16,4 @@ def sum_words(p_words, p_out, words, PER_PROGRAM: tl.constexpr, BLOCK: tl.conste
     for step in range(PER_PROGRAM):
         o_word = (i_program * PER_PROGRAM + step) * BLOCK + o_block
         b_sum += tl.load(p_words + o_word, mask=o_word < words, other=0)
-    tl.store(p_out + i_program, tl.sum(b_sum))
+    tl.store(p_out + i_program, tl.sum(b_sum.to(tl.int64)).to(tl.int32))

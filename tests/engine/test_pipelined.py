@@ -221,11 +221,15 @@ def test_what_a_step_cannot_draw_goes_the_plain_way_beside_the_others() -> None:
 )
 def test_an_error_in_one_stage_ends_everything(fault: dict[str, int]) -> None:
     model = StagedFake(**fault)
+    gate = Gate(model)
 
     async def scenario() -> None:
         async with running(model, groups=2, max_rows=ROWS, span_rows=4, chunk_rows=16, draft_max=0) as run:
             prompts = (*PROMPTS[:3], LONG)
-            answers = await asyncio.gather(*(collect(run.ask(prompt, 24)) for prompt in prompts))
+            gate.close()  # the fault comes when everybody has asked
+            streams = [run.ask(prompt, 24) for prompt in prompts]
+            gate.open()
+            answers = await asyncio.gather(*map(collect, streams))
             for prompt, answer in zip(prompts, answers, strict=True):
                 assert answer.finished.fatal
                 assert "lost" in (answer.finished.error or "")

@@ -9,7 +9,10 @@ import torch
 import appliance.model.qwen4exp.attention as attention
 from appliance.model.window import Span as ModelSpan
 from appliance.model.window import Window
+from kernels.compiled.scalar import norm_into
+from kernels.matrix.op import multiply
 from kernels.qsa.decode import Selection, SelectScratch, select_decode
+from kernels.rope.rotate import rotate
 from tests.kernels.windows import Span, window_rows
 from tests.model.models import ORACLE, load, open_slot
 
@@ -51,18 +54,29 @@ def test_visible_tokens_equal_the_oracles(device: str, case: str, monkeypatch: p
         ids = arrays["p300_ids"]
         masks = [arrays[name] for name in sorted(arrays.files) if name.startswith("p300_L") and "qsa" in name]
     asked: list[tuple[torch.Tensor, torch.Tensor, int]] = []
-    select = attention.select_blocks
+    run, spec = attention.attention_block, model._spec
+    first = 2 * (spec.query_heads + spec.kv_heads) * spec.head_dim
 
-    def watch(query, pooled, complete, *, budget_blocks):
-        asked.append((query[0].clone(), pooled[0].clone(), budget_blocks))
-        return select(query, pooled, complete, budget_blocks=budget_blocks)
+    def watch(x, read, weights, places, pools, index, eps):
+        found = run(x, read, weights, places, pools, index, eps)
+        if weights.index_heads:
+            width = index.pooled.shape[2]
+            raw = multiply(found[0], weights.mix)[:, first : first + weights.index_heads * width]
+            raw = raw.copy().reshape(-1, weights.index_heads, width)
+            query = np.empty_like(raw)
+            for row, head in np.ndindex(*raw.shape[:2]):
+                norm_into(query[row, head], raw[row, head], weights.query_norm, eps)
+                rotate(query[row, head], places.cos[row], places.sin[row])
+            pooled = index.pooled[places.pages[0]].reshape(-1, width)
+            asked.append((torch.from_numpy(query), torch.from_numpy(pooled), weights.budget_blocks))
+        return found
 
-    monkeypatch.setattr(attention, "select_blocks", watch)
+    monkeypatch.setattr(attention, "attention_block", watch)
     model.forward(Window((ModelSpan(slot=1, start=0, tokens=tuple(int(token) for token in ids)),)))
     assert len(asked) == len(masks) > 0
     for (query, pooled, budget), bits in zip(asked, masks, strict=True):
         wanted = np.unpackbits(bits, axis=1)[:, : len(ids)].astype(bool)
-        found = choices(query, pooled, budget=budget, block=model._spec.block_tokens, device=device)
+        found = choices(query, pooled, budget=budget, block=spec.block_tokens, device=device)
         done = found.any(1)
         assert done.sum() >= 2 * ROWS
         assert np.array_equal(found[done], wanted[done])
