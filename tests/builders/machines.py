@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from dataclasses import dataclass
 from pathlib import Path
 
 from appliance.rig.card_facts import CardProcess, Link
+from appliance.rig.card_probe import READINGS
 from appliance.rig.cards import Card, Cards
 from appliance.rig.limits import Cores, Ram
 from appliance.rig.machine import Machine
@@ -168,3 +170,21 @@ def fake_root(root: Path, files: dict[str, str]) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     return root
+
+
+# What the card probe prints.
+CARD_RATES = json.dumps(
+    {
+        "cards": [
+            {
+                "uuid": "GPU-0",
+                **{name: {"value": 25.0, "reason": ""} for name in READINGS},
+                "generation": 4,
+                "width": 16,
+                "peers": ["GPU-1"],
+                "peer_note": "",
+            }
+        ],
+        "cards_reason": "",
+    }
+)

@@ -189,6 +189,7 @@ def test_a_copy_that_lies_is_not_used_split_01(copy: object, route: str, caplog:
 
 
 def test_a_copy_that_lies_once_is_found() -> None:
+    """SPLIT-01: a copy between cards that brings old bytes is found at start, so the border goes through RAM."""
     calls = []
 
     def second_is_stale(target: torch.Tensor, source: torch.Tensor) -> None:

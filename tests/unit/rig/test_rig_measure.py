@@ -2,54 +2,30 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import http.server
 import itertools
-import json
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
-from appliance.engine import probe as engine_probe
-from appliance.rig import card_probe, speed
-from appliance.rig.card_probe import measure_cards, read_rates
-from appliance.rig.containers import Containers, probe_containers
+from appliance.rig import speed
+from appliance.rig.card_probe import read_rates
+from appliance.rig.containers import Containers
 from appliance.rig.deadline import Late, within
-from appliance.rig.host import memory_kills, toolkit_fix
 from appliance.rig.load import load_text
 from appliance.rig.machine import Machine
 from appliance.rig.measure import Probes, Step, measure
-from appliance.rig.processor import probe_processor
 from appliance.rig.rates import Rates, Reading
 from appliance.rig.recorded import with_recorded
 from appliance.rig.running import find_running
 from appliance.rig.size import GIB, MIB
 from appliance.rig.warnings import table_advice
 from appliance.rig.write import render
-from tests.builders.machines import BOXES, fake_root, machine
-
-CARD_RATES = json.dumps(
-    {
-        "cards": [
-            {
-                "uuid": "GPU-0",
-                **{name: {"value": 25.0, "reason": ""} for name in card_probe.READINGS},
-                "generation": 4,
-                "width": 16,
-                "peers": ["GPU-1"],
-                "peer_note": "",
-            }
-        ],
-        "cards_reason": "",
-    }
-)
+from tests.builders.machines import BOXES, CARD_RATES, machine
 
 
 def clock(*, step: float = 0.25) -> object:
@@ -235,268 +211,6 @@ def test_a_deadline_is_a_reason() -> None:
 
 
 # -- cards in a process of their own
-
-
-class FakeDocker:
-    """A client of the SDK, as far as it is used."""
-
-    def __init__(self, *, output: str = CARD_RATES, code: int = 0, error: Exception | None = None) -> None:
-        self.asked: dict[str, object] = {}
-        self.removed = 0
-        self._output, self._code, self._error = output, code, error
-        self.containers = SimpleNamespace(create=self._create)
-
-    def _create(self, image: str, command: list[str], **options: object) -> SimpleNamespace:
-        self.asked = {"image": image, "command": command, **options}
-        return SimpleNamespace(
-            start=self._start,
-            wait=lambda timeout: {"StatusCode": self._code},
-            logs=lambda stdout, stderr: self._output.encode(),
-            remove=self._remove,
-        )
-
-    def _start(self) -> None:
-        if self._error is not None:
-            raise self._error
-
-    def _remove(self, force: bool) -> None:
-        self.removed += force
-
-
-def in_image(docker: FakeDocker) -> Rates:
-    return measure_cards(
-        ["GPU-0"], ram_bytes=GIB, image="strata:1", deadline_s=9, connect=lambda: docker, has_torch=False
-    )
-
-
-def test_without_torch_the_image_measures_the_cards_it_is_given() -> None:
-    docker = FakeDocker()
-    rates = in_image(docker)
-    assert rates.cards[0].to_card_gbps.value == 25.0
-    assert docker.asked["command"][:3] == ["python", "-m", "appliance.engine.probe"]  # type: ignore[index]
-    (request,) = docker.asked["device_requests"]  # type: ignore[misc]
-    assert request["DeviceIDs"] == ["GPU-0"]
-    assert docker.asked["network_mode"] == "none"
-    assert docker.removed == 1
-
-
-@pytest.mark.parametrize(
-    ("docker", "words"),
-    [
-        pytest.param(
-            FakeDocker(error=OSError("no such image")),
-            "strata:1 did not measure the cards: no such image",
-            id="no image",
-        ),
-        pytest.param(FakeDocker(code=1, output="boom"), "ended with 1: boom", id="it fails"),
-        pytest.param(FakeDocker(output="hello"), "printed no result", id="it prints something else"),
-        pytest.param(
-            FakeDocker(error=RuntimeError('could not select device driver "nvidia" with capabilities: [[gpu]]')),
-            "Docker cannot hand cards to strata:1 (could not select device driver): see strata doctor",
-            id="CTR-01 no NVIDIA runtime",
-        ),
-    ],
-)
-def test_an_image_that_cannot_measure(docker: FakeDocker, words: str) -> None:
-    rates = in_image(docker)
-    assert rates.cards == ()
-    assert words in rates.cards_reason
-    assert docker.removed == 1
-
-
-@pytest.mark.parametrize(
-    ("done", "words"),
-    [
-        pytest.param(SimpleNamespace(returncode=0, stdout=CARD_RATES, stderr=""), "", id="measured"),
-        pytest.param(
-            SimpleNamespace(returncode=1, stdout="", stderr="a\nOSError: boom"), "failed: OSError: boom", id="fails"
-        ),
-        pytest.param(subprocess.TimeoutExpired("python", 9), "not measured within 9 s", id="hangs"),
-    ],
-)
-def test_with_torch_a_process_of_its_own_measures(
-    monkeypatch: pytest.MonkeyPatch, done: SimpleNamespace | Exception, words: str
-) -> None:
-    def run(command: list[str], **options: object) -> SimpleNamespace:
-        assert command[1:4] == ["-m", "appliance.engine.probe", "--json"]
-        assert options["timeout"] == 9
-        if isinstance(done, Exception):
-            raise done
-        return done
-
-    monkeypatch.setattr(card_probe.subprocess, "run", run)
-    rates = measure_cards(["GPU-0"], ram_bytes=GIB, image="i", deadline_s=9, has_torch=True)
-    assert words in rates.cards_reason
-    assert bool(rates.cards) is not bool(words)
-    assert measure_cards([], ram_bytes=GIB, image="i", deadline_s=1).cards_reason == "there is no card"
-
-
-def fake_torch(*uuids: str, free: int = 8 * GIB) -> SimpleNamespace:
-    """A torch that sees cards and refuses every allocation, as a full card does."""
-
-    def refuse(*_: object, **__: object) -> None:
-        raise RuntimeError("CUDA error: out of memory\nmore lines")
-
-    return SimpleNamespace(
-        zeros=refuse,
-        arange=refuse,
-        int32="int32",
-        cuda=SimpleNamespace(
-            is_available=lambda: bool(uuids),
-            device_count=lambda: len(uuids),
-            get_device_properties=lambda number: SimpleNamespace(uuid=uuids[number]),
-            mem_get_info=lambda number: (free, 24 * GIB),
-            device=lambda number: contextlib.nullcontext(),
-            empty_cache=lambda: None,
-            can_device_access_peer=lambda one, other: True,
-        ),
-    )
-
-
-@pytest.mark.parametrize(
-    ("torch", "wanted", "reason", "card_reason"),
-    [
-        pytest.param(fake_torch(), [], "torch sees no card here", "", id="CTR-03 no card in the container"),
-        pytest.param(fake_torch("1-2"), ["GPU-9"], "none of these cards is visible", "", id="CFG-10 another card"),
-        pytest.param(
-            fake_torch("1-2"), ["GPU-1-2", "GPU-9"], "not visible here: GPU-9", "out of memory", id="one of two"
-        ),
-        pytest.param(fake_torch("1-2", free=MIB), [], "", "a tenth of the free memory", id="MEM-04 a full card"),
-        pytest.param(fake_torch("1", "2"), [], "", "pinned RAM were refused: CUDA error", id="CTR-10 pinning refused"),
-    ],
-)
-def test_what_the_card_probe_cannot_measure(
-    monkeypatch: pytest.MonkeyPatch, torch: SimpleNamespace, wanted: list[str], reason: str, card_reason: str
-) -> None:
-    monkeypatch.setitem(sys.modules, "torch", torch)
-    lines: list[str] = []
-    rates = engine_probe.probe_cards(wanted, ram_bytes=8 * GIB, say=lines.append)
-    assert reason in rates.cards_reason
-    for card in rates.cards:
-        assert card.to_card_gbps.value is None
-        assert card_reason in card.to_card_gbps.reason
-        assert card.peers == ()
-    assert read_rates(json.dumps(dataclasses.asdict(rates))) == rates
-
-
-# -- Docker
-
-
-def client(**info: object) -> SimpleNamespace:
-    def missing(name: str) -> None:
-        raise LookupError(name)
-
-    return SimpleNamespace(
-        version=lambda: {"Version": "28.2.2"},
-        info=lambda: info,
-        images=SimpleNamespace(get=missing),
-        containers=SimpleNamespace(
-            list=lambda filters: [
-                SimpleNamespace(name="strata-strata-1", labels={"com.docker.compose.service": "strata"}),
-                SimpleNamespace(name="db-1", labels={"com.docker.compose.service": "db"}),
-            ]
-        ),
-    )
-
-
-@pytest.mark.parametrize(
-    ("info", "nvidia"),
-    [
-        pytest.param({"Runtimes": {"runc": {}, "nvidia": {}}}, True, id="runtime"),
-        pytest.param({"Runtimes": {}, "DiscoveredDevices": [{"ID": "nvidia.com/gpu=0"}]}, True, id="CDI"),
-        pytest.param({"Runtimes": {"runc": {}}}, False, id="CTR-01 neither"),
-        pytest.param({"Runtimes": None}, False, id="CTR-01 an engine that says nothing"),
-    ],
-)
-def test_whether_docker_hands_cards_over(info: dict[str, object], nvidia: bool) -> None:
-    found = probe_containers("i", connect=lambda: client(**info), command=lambda words: "v2.26.1-4\n")
-    assert (found.engine, found.nvidia, found.compose, found.image) == ("28.2.2", nvidia, "2.26.1", None)
-    assert found.running == ("strata-strata-1",)
-    assert found.note == ""
-
-
-@pytest.mark.parametrize(
-    ("version", "enough"),
-    [("2.20.0", True), ("v2.19.9", False), ("1.29.2", False), (None, False), ("2.40.3-desktop.1", True)],
-    ids=["CTR-02 the least", "CTR-02 one below", "CTR-02 the old program", "CTR-02 none", "with a suffix"],
-)
-def test_compose_must_be_new_enough(version: str | None, enough: bool) -> None:
-    found = probe_containers("i", connect=lambda: client(), command=lambda words: version)
-    assert found.compose_is_new_enough is enough
-
-
-@pytest.mark.parametrize(
-    ("error", "words"),
-    [
-        pytest.param(OSError("('Connection aborted.', PermissionError(13))"), "group docker", id="not allowed"),
-        pytest.param(OSError("FileNotFoundError(2)"), "Docker does not run here", id="stopped"),
-        pytest.param(ValueError("odd"), "Docker does not answer: odd", id="anything else"),
-    ],
-)
-def test_an_engine_that_does_not_answer(error: Exception, words: str) -> None:
-    def refuse() -> object:
-        raise error
-
-    assert words in probe_containers("i", connect=refuse, command=lambda words: None).note
-
-
-# -- processor, host, a running appliance
-
-
-def test_the_processor(tmp_path: Path) -> None:
-    """CTR-10: how much RAM may be locked is known before the plan pins it."""
-    root = fake_root(
-        tmp_path,
-        {
-            "proc/cpuinfo": "model name\t: Test 7950X\nflags\t\t: fpu avx2 fma avx512f\nphysical id : 0\n"
-            "core id : 1\n\n"
-            "model name\t: Test 7950X\nflags\t\t: fpu avx2 fma avx512f\nphysical id : 0\ncore id : 1\n",
-            "proc/self/limits": "Max locked memory         8388608              8388608              bytes\n",
-            "proc/self/status": "CapEff:\t0000000000000000\n",
-            "sys/devices/system/node/node0/meminfo": "Node 0 MemTotal:       65536 kB\n",
-            "sys/devices/system/node/node0/cpulist": "0-15\n",
-            "sys/devices/system/node/node1/cpulist": "16-31\n",
-        },
-    )
-    found = probe_processor(root)
-    assert (found.name, found.isa, found.physical_cores) == ("Test 7950X", ("avx2", "fma", "avx512f"), 1)
-    assert [(node.index, node.total_bytes, node.cores) for node in found.numa] == [
-        (0, 64 * MIB, "0-15"),
-        (1, None, "16-31"),
-    ]
-    assert found.memlock_bytes == 8 * MIB
-    (root / "proc/self/status").write_text("CapEff:\t000001ffffffffff\n")
-    assert probe_processor(root).memlock_bytes is None
-    assert probe_processor(tmp_path / "nothing") == probe_processor(tmp_path / "nothing else")
-
-
-@pytest.mark.parametrize(
-    ("release", "words"),
-    [
-        pytest.param("ID=ubuntu\nID_LIKE=debian\n", "apt-get install", id="CTR-01 Ubuntu"),
-        pytest.param('ID="rocky"\nID_LIKE="rhel centos fedora"\n', "dnf install", id="CTR-01 Rocky"),
-        pytest.param('ID="opensuse-tumbleweed"\nID_LIKE="opensuse suse"\n', "zypper", id="CTR-01 openSUSE"),
-        pytest.param("ID=void\n", "with this system's packages", id="CTR-01 another"),
-    ],
-)
-def test_the_fix_is_the_distributions_own(tmp_path: Path, release: str, words: str) -> None:
-    fix = toolkit_fix(fake_root(tmp_path, {"etc/os-release": release}))
-    assert words in fix
-    assert "nvidia-ctk runtime configure" in fix
-
-
-def test_kills_for_memory_are_counted(tmp_path: Path) -> None:
-    """MEM-02: after a kill the next look says so."""
-    root = fake_root(
-        tmp_path,
-        {
-            "proc/self/cgroup": "0::/\n",
-            "proc/self/mountinfo": "29 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n",
-            "sys/fs/cgroup/memory.events": "low 0\noom 3\noom_kill 2\n",
-        },
-    )
-    assert memory_kills(root) == 2
-    assert memory_kills(tmp_path / "nothing") == 0
 
 
 @pytest.fixture
