@@ -25,8 +25,8 @@ from kernels.planes import Planes, pack
 _SAMPLE_ROWS = 1024
 _SAMPLE_EXPERTS = 2
 
-# Tokens enter the streams at unit size and blocks add little to them. Were it the other way round, all rows of a window
-# would soon look alike, route alike, and touch fewer experts than rows of a text.
+# Tokens enter the streams at unit size and blocks add little to them. Were it the other way round, the rows of a
+# window could come to look alike, route alike, and touch fewer experts than rows of a text.
 _ENTRY: Final = 50.0
 _ADDED: Final = 0.005
 _ADDING: Final = ("attn_output.", "ssm_out.", "ffn_down_")
