@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 import torch
 
-if not torch.cuda.is_available():
-    # Read when a kernel is decorated, so it must be set before one is imported.
-    os.environ.setdefault("TRITON_INTERPRET", "1")
-    torch.set_num_threads(1)
+from tests.builders.interpreter import prepare
+
+prepare()
 
 
 @pytest.fixture(scope="session")
