@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from appliance.scheduler.costs import USUAL, Slopes
+
 SHARED_CHUNK_ROWS: Final = 512
 """Rows of a prompt's own turn while others wait for it: a few windows' time, at most of a chunk's speed."""
 
@@ -25,6 +27,7 @@ class Limits:
         span_rows: rows of one prompt in a window; None where only the others bound it.
         chunk_rows: rows of a turn that a longer prompt has for itself; None where all prompts share windows.
         groups: windows that may be on their way at once, each of other conversations.
+        slopes: what rows and draft steps are expected to cost, until it is measured.
     """
 
     slots: int
@@ -38,6 +41,7 @@ class Limits:
     span_rows: int | None = None
     chunk_rows: int | None = None
     groups: int = 1
+    slopes: Slopes = USUAL
 
     def drafts_of(self, sessions: int) -> int:
         """Drafts for each conversation that leave all `sessions` of them a fair share of a window's rows."""

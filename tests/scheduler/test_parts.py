@@ -175,30 +175,21 @@ def test_a_run_is_counted_across_windows_and_broken_by_another_token() -> None:
     assert judge(one, Drawn([3], [True]), repeat_limit=5).reason is FinishReason.ERROR
 
 
-def test_depth_falls_when_nothing_is_accepted_and_is_tried_again() -> None:
+def test_shares_by_depth_are_measured_and_fall_with_depth() -> None:
     acceptance = Acceptance(4)
-    depths: list[int] = []
-    for _ in range(200):
-        depth = acceptance.depth()
-        acceptance.record(depth, 0)
-        depths.append(depth)
-    assert depths[0] == 4
-    assert depths[60] == 0
-    assert 2 <= sum(depth == 4 for depth in depths[60:]) <= 6, "a probe now and then"
-    for _ in range(80):
-        depth = acceptance.depth()
-        acceptance.record(depth, depth)
-    assert acceptance.depth() == 4
-
-
-def test_depth_falls_to_the_depth_that_is_accepted() -> None:
-    acceptance = Acceptance(4)
-    for _ in range(60):
-        depth = acceptance.depth()
-        acceptance.record(depth, min(depth, 2))
-    assert acceptance.depth() == 2
-    assert acceptance.accepted[:2] == acceptance.offered[:2] == [60, 60]
-    assert acceptance.accepted[2:] == [0, 0]
+    assert acceptance.shares() == [1.0] * 4
+    assert not acceptance.measured
+    for _ in range(400):
+        acceptance.record(3, 2)
+    assert acceptance.measured
+    assert acceptance.offered == [400, 400, 400, 0]
+    assert acceptance.accepted == [400, 400, 0, 0]
+    first, second, third, fourth = acceptance.shares()
+    assert first == second == pytest.approx(1.0)
+    assert fourth == third < 0.01, "a depth that was not offered stands no more often than the one before"
+    for _ in range(100):
+        acceptance.record(4, 4)
+    assert acceptance.shares()[3] > 0.7, "texts change character"
 
 
 @pytest.mark.parametrize(
