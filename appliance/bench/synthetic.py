@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, cast
@@ -129,7 +130,6 @@ class SyntheticSource:
         self.device = device
         self._routing = routing
         self._tensors = tensors
-        self._generator = torch.Generator().manual_seed(11)
         self._samples: dict[tuple[str, int, int, float], torch.Tensor] = {}
 
     def __contains__(self, name: object) -> bool:
@@ -159,7 +159,7 @@ class SyntheticSource:
             return torch.ones(info.shape, device=self.device)
         if name.endswith("ssm_a"):
             return torch.full(info.shape, -0.5, device=self.device)
-        values = torch.randn(info.shape, generator=self._generator).mul_(float(info.shape[-1]) ** -0.5)
+        values = torch.randn(info.shape, generator=_generator(name)).mul_(float(info.shape[-1]) ** -0.5)
         if self._routing is not None and name.endswith(".ffn_gate_inp.weight"):
             values *= scales(self._routing.shares(int(name.split(".")[1]))).unsqueeze(1)
         return values.to(self.device)
@@ -207,17 +207,22 @@ class SyntheticSource:
         return self._samples[key]
 
     def _make(self, type_name: str, rows: int, columns: int, *, size: float) -> torch.Tensor:
-        """Random blocks of values of that size, root mean square."""
+        """Random blocks of values of that size, root mean square; the same on every device and in every order."""
+        generator = _generator(f"{type_name} {rows} {columns} {size}")
         if type_name in ("F32", "BF16"):
             dtype = torch.float32 if type_name == "F32" else torch.bfloat16
-            values = torch.randn(rows, columns, generator=self._generator).mul_(size).to(dtype)
+            values = torch.randn(rows, columns, generator=generator).mul_(size).to(dtype)
             return values.view(torch.uint8).reshape(rows, -1).to(self.device)
         kind = BY_NAME[type_name]
         count = rows * columns // kind.block_weights
-        raw = torch.randint(0, 256, (count, kind.block_bytes), generator=self._generator, dtype=torch.uint8)
+        raw = torch.randint(0, 256, (count, kind.block_bytes), generator=generator, dtype=torch.uint8)
         scale = size / _CODES[type_name]
         raw[:, :2] = torch.full((count, 1), scale, dtype=torch.float16).view(torch.uint8)
         return raw.reshape(rows, -1).to(self.device)
+
+
+def _generator(key: str) -> torch.Generator:
+    return torch.Generator().manual_seed(zlib.crc32(key.encode()))
 
 
 def _gain(name: str) -> float:

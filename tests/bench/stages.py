@@ -1,216 +1,221 @@
-"""Stages and groups of the real shape with made-up weights: the interval between windows, each stage's time, prompts.
+"""Two stages beside one: windows, groups, a prompt, texts and drafts, each beside its goal, in one command.
 
-`python -m tests.bench.stages --layers 24` compares one stage with two, on two cards where there are two.
+    python -m tests.bench.stages
+
+Two cards compute a stage each; on one card both share it, so that only hand-offs, texts and the host's time mean
+something. Weights are made up at the real shape, all experts on the cards; drafts are accepted in the built-in model.
+`--tiny` runs every part once, also without a card (`TRITON_INTERPRET=1`), and its times mean nothing.
 """
 
 from __future__ import annotations
 
 import argparse
-import statistics
+import asyncio
+import dataclasses
+import gc
 import time
-from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import torch
 
-from appliance.bench.synthetic import SyntheticSource, parse_shape, synthetic_spec
-from appliance.model.interface import Ask, StagedModel, Stepped, Ticket
+from appliance.engine.config import EngineConfig
+from appliance.gguf.reader import open_set
 from appliance.model.plan import LoadPlan
-from appliance.model.qwen4exp.device.loading import build_stages, give_stores
 from appliance.model.qwen4exp.device.model import DeviceModel
-from appliance.model.qwen4exp.device.ngram import ngram_table
-from appliance.model.qwen4exp.device.shares import on_device, stage_devices
-from appliance.model.qwen4exp.device.stage import Common
-from appliance.model.window import Span, Window
+from appliance.model.qwen4exp.load import load_model
+from appliance.model.qwen4exp.spec import read_spec
+from tests.bench.staged import REAL, TINY, Asked, Pace, Scale, load, pace, read
+from tests.engine.harness import Answer, collect, running
+from tests.engine.real import BUILTIN, chats
 
-SLOTS, PAGE, DRAFTS = 8, 64, 4
-PROMPT = 8192
-WARM, ROUNDS = 16, 60
-
-
-def load(*, layers: int, split: tuple[int, ...], groups: int, devices: tuple[str, ...], tokens: int) -> DeviceModel:
-    """The model, all experts on the cards; the same weights however it is split, on one card."""
-    spec = synthetic_spec(parse_shape(f"real:{layers}"), draft=True)
-    pages = tokens // PAGE + 1
-    plan = LoadPlan(
-        device="cuda:0",
-        slots=SLOTS,
-        pages=SLOTS * pages,
-        page_tokens=PAGE,
-        max_tokens=tokens,
-        max_window_rows=40,
-        chunk_rows=PROMPT if tokens > PROMPT else 0,
-        draft_max=DRAFTS,
-        kv_type="bf16",
-        layer_split=split,
-        devices=devices,
-        groups=groups,
-    )
-    places = stage_devices(plan)
-    sources = {device: SyntheticSource(spec.tensors, device) for device in places}
-    pdl = all(torch.cuda.get_device_capability(device) >= (9, 0) for device in places)
-    parts = build_stages(Common(spec=spec, plan=plan, pdl=pdl), [sources[device] for device in places], draft=True)
-    give_stores(parts, spec, plan)
-    for stage in parts.stages:
-        with on_device(stage.device):
-            assert stage.store is not None
-            stage.store.fill(sources[stage.device].expert_words())
-            if stage.has_ngram:
-                stage.give_ngrams(ngram_table(stage.source, spec, home="vram"))
-            torch.cuda.synchronize()
-    return DeviceModel(spec, plan, parts)
+CHUNKS = (1, 2, 4)
+ALONE_S, BESIDE, RATIO, PROMPT_RATIO = 0.15e-3, 1.10, 1.8, 1.6
 
 
-@dataclass
-class Chat:
-    """A conversation that is decoded greedily."""
+@dataclasses.dataclass(frozen=True)
+class Drafts:
+    """What became of the built-in model's drafts, by depth, and every text."""
 
-    slot: int
-    tokens: list[int] = field(default_factory=list)
-    drafts: tuple[int, ...] = ()
-
-    def span(self, model: StagedModel) -> Span:
-        """Its next rows."""
-        if not self.tokens:
-            return Span(slot=self.slot, start=0, tokens=tuple(10 * self.slot + place for place in range(4)))
-        tokens = (self.tokens[-1], *self.drafts)
-        start = model.length(self.slot)
-        return Span(slot=self.slot, start=start, tokens=tokens, draft_count=len(self.drafts))
-
-    def take(self, span: Span, found: Stepped) -> None:
-        """What they came to."""
-        right = found.kept - (len(span.tokens) - span.draft_count)
-        self.tokens += found.tokens[: right + 1]
-        self.drafts = found.drafts[:DRAFTS]
-
-
-@dataclass(frozen=True)
-class Pace:
-    """Of windows of all groups, once they are under way; the host's times from an answer seen to the next one sent."""
-
-    interval_s: float
-    host_s: float
-    host_p99_s: float
+    offered: tuple[int, ...]
+    accepted: tuple[int, ...]
     texts: list[list[int]]
 
-
-def open_slot(model: StagedModel, slot: int, pages: int) -> None:
-    """With pages for the longest context."""
-    model.open_slot(slot)
-    model.set_pages(slot, range(slot * pages, (slot + 1) * pages))
-
-
-def decode(model: StagedModel, *, users: int, groups: int, pages: int, rounds: int = ROUNDS) -> Pace:
-    """Keeps a window of every group on its way."""
-    chats = [Chat(slot) for slot in range(users)]
-    for chat in chats:
-        open_slot(model, chat.slot, pages)
-
-    def submit(lane: int) -> tuple[list[Chat], Ticket]:
-        some = chats[lane::groups]
-        window = Window(tuple(chat.span(model) for chat in some))
-        return some, model.submit(window, [Ask(draft_max=DRAFTS)] * len(some), lane=lane)
-
-    flying = deque(submit(lane) for lane in range(groups))
-    intervals: list[float] = []
-    host: list[float] = []
-    before_s = time.perf_counter()
-    for _ in range((WARM + rounds) * groups):
-        some, ticket = flying.popleft()
-        stepped = model.collect(ticket)
-        seen_s = time.perf_counter()
-        for chat, span, found in zip(some, ticket.window.spans, stepped, strict=True):
-            chat.take(span, found)
-        flying.append(submit(ticket.lane))
-        sent_s = time.perf_counter()
-        host.append(sent_s - seen_s)
-        intervals.append(sent_s - before_s)
-        before_s = sent_s
-    for _, ticket in flying:
-        model.collect(ticket)
-    steady = sorted(host[WARM * groups :])
-    return Pace(
-        interval_s=statistics.mean(intervals[WARM * groups :]),
-        host_s=statistics.median(steady),
-        host_p99_s=steady[int(len(steady) * 0.99)],
-        texts=[chat.tokens[:40] for chat in chats],
-    )
+    def line(self) -> str:
+        """Shares of the drafts that stood."""
+        shares = [hit / max(1, tried) for hit, tried in zip(self.accepted, self.offered, strict=True)]
+        return " ".join(f"{share:.2f}" for share in shares)
 
 
-def read(model: StagedModel, parts: Sequence[int], *, groups: int, pages: int) -> float:
-    """Seconds until a prompt is read in chunks of these lengths, as many on their way as there are lanes for them."""
-    ids = tuple((7 * place + 3) % 2000 for place in range(sum(parts)))
-    open_slot(model, 0, pages)
-    flying: deque[Ticket] = deque()
-    lanes = range(groups, groups + model.reads) if model.reads else range(1)
-    began_s, at = time.perf_counter(), 0
-    for number, size in enumerate(parts):
-        if len(flying) == len(lanes):
-            model.collect(flying.popleft())
-        last = at + size == len(ids)
-        span = Span(slot=0, start=at, tokens=ids[at : at + size], logits_from=size - last)
-        ask = Ask(draft_max=DRAFTS) if last else Ask(next_token=ids[at + size])
-        flying.append(model.submit(Window((span,)), [ask], lane=lanes[number % len(lanes)]))
-        at += size
-    for ticket in flying:
-        model.collect(ticket)
-    return time.perf_counter() - began_s
-
-
-def show(name: str, model: StagedModel, *, users: int, groups: int, pages: int) -> list[list[int]]:
-    """Prints a line for the windows and one for each stage; returns the texts."""
-    decode(model, users=users, groups=groups, pages=pages, rounds=WARM)  # compiles and captures
-    before = model.stages
-    pace = decode(model, users=users, groups=groups, pages=pages)
-    share = users / groups
+def show(name: str, asked: Asked, found: Pace) -> None:
+    """A line for the windows and one for each stage."""
     print(
-        f"{name}, {users} users: {pace.interval_s * 1e3:.3f} ms between windows of {share:.0f}, "
-        f"{share / pace.interval_s:.0f} user windows/s; "
-        f"host {pace.host_s * 1e6:.0f} us, p99 {pace.host_p99_s * 1e6:.0f}",
+        f"{name}: {asked.groups} window{'s' if asked.groups > 1 else ''} of {asked.each} conversations, "
+        f"{asked.drafts} drafts and {asked.steps} steps: {found.interval_s * 1e3:.3f} ms between windows, "
+        f"host {found.host_s * 1e6:.0f} us, p99 {found.host_p99_s * 1e6:.0f}",
         flush=True,
     )
-    for old, new in zip(before, model.stages, strict=True):
-        windows = new.windows - old.windows
-        busy_s, idle_s = new.busy_s - old.busy_s, new.idle_s - old.idle_s
-        passed_us = (new.handoff_s - old.handoff_s) / windows * 1e6
-        print(
-            f"    {new.device}, layers {new.first_layer} to {new.past_layer - 1}: "
-            f"{busy_s / windows * 1e3:.3f} ms busy, "
-            f"{idle_s / (busy_s + idle_s):.0%} idle, hand-off {passed_us:.0f} us {new.route}"
-        )
-    return pace.texts
+    for number, busy_s in enumerate(found.stage_s):
+        passed = f", hand-off {found.handoff_s[number] * 1e6:.0f} us" if number + 1 < len(found.stage_s) else ""
+        print(f"    stage {number}: {busy_s * 1e3:.3f} ms busy, {found.idle[number]:.0%} idle{passed}", flush=True)
 
 
-def main() -> None:
-    """Compares one stage with two."""
-    options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--layers", type=int, default=24)
-    options.add_argument("--users", type=int, nargs="+", default=[1, 2, 4, 8])
-    options.add_argument("--prompts", action="store_true", help=f"also a prompt of {PROMPT} tokens")
-    asked = options.parse_args()
+def curve(model: DeviceModel, scale: Scale) -> tuple[float, float]:
+    """What rows and steps of a chain cost one conversation; seconds of a window with neither, and of the chain."""
+    plain = pace(model, scale, Asked(each=1, drafts=0, steps=0)).interval_s
+    counts = (1, scale.drafts)
+    rows = [pace(model, scale, Asked(each=1, drafts=drafts, steps=0)).interval_s for drafts in counts]
+    chain = [pace(model, scale, Asked(each=1, drafts=0, steps=steps)).interval_s for steps in counts]
+    print(
+        f"one stage, one conversation, ms: 1 row {plain * 1e3:.3f}; 2 and {1 + scale.drafts} rows "
+        + " ".join(f"{s * 1e3:.3f}" for s in rows)
+        + f"; 1 row and a chain of 1 and {scale.drafts} "
+        + " ".join(f"{s * 1e3:.3f}" for s in chain),
+        flush=True,
+    )
+    return plain, max(0.0, chain[1] - plain)
+
+
+def balanced(layers: int, plain_s: float, chain_s: float) -> int:
+    """Layers of the first of two stages whose last has the chain too."""
+    return min(layers - 1, max(1, round((layers + layers * chain_s / max(plain_s, 1e-9)) / 2)))
+
+
+def prompts(name: str, model: DeviceModel, scale: Scale, *, groups: int) -> float:
+    """Reads the long prompt in one, two and four chunks; the best seconds."""
+    best = float("inf")
+    for count in CHUNKS if scale.layers else CHUNKS[1:2]:
+        parts = [scale.prompt // count] * count
+        took_s = min(read(model, scale, parts, groups=groups) for _ in range(4 if scale.warm else 1))
+        print(f"{name}: {scale.prompt} tokens in {count} chunks {took_s * 1e3:.1f} ms", flush=True)
+        best = min(best, took_s)
+    return best
+
+
+def drafts_of(devices: tuple[str, ...], *, groups: int, tiny: bool) -> Drafts:
+    """The built-in model's chats through the engine, all at once; without a card on the CPU, whatever is asked."""
+    cards = torch.cuda.is_available()
+    spec = read_spec(open_set(BUILTIN))
+    config = EngineConfig(
+        slots=8, page_tokens=64, pages=256, max_tokens=2048, prompt_chunk=32, draft_max=4, watchdog_s=900.0,
+        max_rows=40, span_rows=13, groups=groups,
+    )  # fmt: skip
+    plan = LoadPlan(
+        device="cuda:0" if cards else "cpu",
+        kv_type="bf16" if cards else "f32",
+        slots=config.slots,
+        pages=config.pages,
+        page_tokens=config.page_tokens,
+        max_tokens=config.max_tokens,
+        max_window_rows=40,
+        draft_max=4,
+        layer_split=(spec.trunk_layers // 2,) if groups > 1 and cards else (),
+        devices=devices if groups > 1 and cards else (),
+        groups=groups,
+    )
+    model = load_model(spec, plan=plan, progress=lambda stage, percent: None)
+
+    async def ask() -> tuple[list[Answer], Drafts]:
+        async with running(model, config) as run:
+            some = chats()[:2] if tiny else chats()
+            answers = await asyncio.gather(*(collect(run.ask(prompt, 12 if tiny else 200)) for prompt in some))
+            counts = run.status().drafts
+            return answers, Drafts(counts.offered, counts.accepted, [answer.ids for answer in answers])
+
+    return asyncio.run(ask())[1]
+
+
+def goal(text: str, value: float, bound: float, *, least: bool = False, unit: str = "") -> None:
+    """A line of the summary."""
+    held = value >= bound if least else value <= bound
+    print(f"  {text}: {value:.3f}{unit}, goal {'at least' if least else 'at most'} {bound:g}{unit}"
+          f"{'' if held else '  MISSED'}", flush=True)  # fmt: skip
+
+
+def compare(one: dict[int, Pace], two: dict[int, Pace], lone: Pace, *, read_s: tuple[float, float]) -> None:
+    """Everything beside its goal."""
+    print("summary")
+    goal("lone user's window, above one card's", (lone.interval_s - one[1].interval_s) * 1e3, ALONE_S * 1e3, unit=" ms")
+    for each, found in two.items():
+        busier_s = max(1e-9, *found.stage_s)
+        goal(f"two groups of {each}, interval over the busier stage", found.interval_s / busier_s, BESIDE)
+        rate = one[each].interval_s / max(1e-9, found.interval_s)
+        goal(f"two groups of {each}, total tokens/s over one card's", rate, RATIO, least=True)
+        goal(f"two groups of {each}, host a window and stage", found.host_s * 1e6 / 2, 150, unit=" us")
+    if read_s[1] < float("inf"):
+        goal("prompt, over one card's rate", read_s[0] / read_s[1], PROMPT_RATIO, least=True)
+
+
+def hasten_interpreter() -> None:
+    """Looking for overflows of integers costs the interpreter most of its time."""
+    from triton.runtime import interpreter
+
+    torch.set_num_threads(1)
+    builder = interpreter.interpreter_builder
+    builder.options = dataclasses.replace(builder.options, sanitize_overflow=False)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Everything."""
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--layers", type=int, default=24, help="of the made-up model, a multiple of 4")
+    options.add_argument("--each", type=int, nargs="+", default=[1, 4], help="conversations of a window, from 1 on")
+    options.add_argument("--split", type=int, help="layers of the first stage; else balanced by the times of one")
+    options.add_argument("--no-prompts", action="store_true")
+    options.add_argument("--no-builtin", action="store_true")
+    options.add_argument("--tiny", action="store_true")
+    asked = options.parse_args(arguments)
+    scale = TINY if asked.tiny else dataclasses.replace(REAL, layers=asked.layers)
+    if asked.no_prompts:
+        scale = dataclasses.replace(scale, prompt=0)
+    each = [1] if asked.tiny else sorted({1, *asked.each})
     devices = ("cuda:0", "cuda:1") if torch.cuda.device_count() > 1 else ()
-    tokens = PROMPT + 256 if asked.prompts else 1152
-    pages = tokens // PAGE + 1
-    split = (asked.layers // 2,)
-    one = load(layers=asked.layers, split=(), groups=1, devices=(), tokens=tokens)
-    two = load(layers=asked.layers, split=split, groups=2, devices=devices, tokens=tokens)
-    print(f"synthetic, {asked.layers} layers; two stages on {' and '.join(devices) or 'one card'}", flush=True)
-    texts: dict[int, list[list[list[int]]]] = {}
-    for name, model, groups in (("one stage", one, 1), ("two stages", two, 1), ("two stages, two groups", two, 2)):
-        for users in asked.users:
-            if users >= groups and users * (1 + DRAFTS) <= 40 * groups:
-                found = show(name, model, users=users, groups=groups, pages=pages)
-                texts.setdefault(users, []).append(found)
-    if not devices:  # two cards have weights of their own
-        same = all(text == found[0] for found in texts.values() for text in found)
-        print("texts equal those of one stage" if same else "TEXTS DIFFER")
-    if asked.prompts:
-        for name, model, groups in (("one stage", one, 1), ("two stages", two, 2)):
-            for count in (1, 2, 4):
-                parts = [PROMPT // count] * count
-                took_s = min(read(model, parts, groups=groups, pages=pages) for _ in range(4))
-                print(f"{name}, {PROMPT} tokens in {count} chunks: {took_s * 1e3:.1f} ms, {PROMPT / took_s:.0f} tok/s")
+    began_s = time.monotonic()
+
+    def whole(conversations: int, *, groups: int = 1) -> Asked:
+        return Asked(each=conversations, groups=groups, drafts=scale.drafts, steps=scale.drafts)
+
+    def lap(text: str) -> None:
+        print(f"[{time.monotonic() - began_s:.0f} s] {text}", flush=True)
+
+    if asked.tiny and not torch.cuda.is_available():
+        hasten_interpreter()
+    where = " and ".join(devices) or ("one card" if torch.cuda.is_available() else "the CPU")
+    lap(f"{scale.layers or 'tiny'} layers; stages on {where}")
+    model = load(scale, split=(), groups=1, devices=())
+    lap("one stage is loaded")
+    layers, read_one, read_two = model.spec.trunk_layers, float("inf"), float("inf")
+    one = {}
+    for count in each:
+        one[count] = pace(model, scale, whole(count))
+        show("one stage", whole(count), one[count])
+    plain_s, chain_s = (0.0, 0.0) if asked.tiny else curve(model, scale)
+    if not asked.no_prompts:
+        read_one = prompts("one stage", model, scale, groups=1)
+    model.close()
+    del model
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    split = asked.split or balanced(layers, plain_s, chain_s)
+    model = load(scale, split=(split,), groups=2, devices=devices)
+    lap(f"two stages of {split} and {layers - split} layers are loaded, hand-off by {model.stages[0].route}")
+    lone = pace(model, scale, whole(1))
+    show("two stages", whole(1), lone)
+    two = {}
+    for count in each:
+        two[count] = pace(model, scale, whole(count, groups=2))
+        show("two stages", whole(count, groups=2), two[count])
+    if not asked.no_prompts:
+        read_two = prompts("two stages", model, scale, groups=2)
+    same = lone.texts == one[1].texts and all(two[count].texts[:count] == one[count].texts for count in each)
+    model.close()
+    compare(one, two, lone, read_s=(read_one, read_two))
+    print(f"  texts of two stages {'equal those of one' if same else 'DIFFER from those of one'}")
+    if not asked.no_builtin:
+        found = [drafts_of((), groups=1, tiny=asked.tiny), drafts_of(devices, groups=2, tiny=asked.tiny)]
+        equal = "equal" if found[0].texts == found[1].texts else "DIFFERENT"
+        print(f"  built-in model, accepted by depth: {found[0].line()} / {found[1].line()}; texts {equal}")
+    lap("done")
 
 
 if __name__ == "__main__":
