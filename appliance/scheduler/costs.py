@@ -16,6 +16,8 @@ _SHAPES: Final = 48
 _PRIOR: Final = 2.0
 # A shape's own times count fully beside the curve from about so many on.
 _TRUST: Final = 2.0
+# No window is shorter, whatever a line says.
+_SHORTEST_S: Final = 1e-6
 _TERMS: Final = 4
 
 
@@ -98,10 +100,10 @@ class CostCurve:
     def _bent(self, shape: tuple[int, int, int], line: float) -> float:
         line += self._offsets.get(shape[:2], 0.0)
         found = self._medians.get(shape)  # type: ignore[call-overload]
-        if found is None:
-            return line
-        median, count = found
-        return float((count * median + _TRUST * line) / (count + _TRUST))
+        if found is not None:
+            median, count = found
+            line = (count * median + _TRUST * line) / (count + _TRUST)
+        return max(line, _SHORTEST_S)
 
     def measured(self) -> tuple[Measured, ...]:
         """Everything that came, in the order of conversations, rows and steps."""

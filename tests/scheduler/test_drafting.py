@@ -245,3 +245,13 @@ def test_a_text_that_changes_character_is_found_out() -> None:
         planned.append(drafts)
     assert sum(planned[500:1000]) < 50
     assert planned[-1] == MOST
+
+
+def test_windows_that_take_no_time_break_nothing() -> None:
+    planner, session = DraftPlanner(limits()), decoding(0)
+    for drafts in (4, 0, 2, 4):
+        turn = Turn(Window((Span(slot=0, start=0, tokens=(1,) * (1 + drafts)),)), (session,), 1)
+        for _ in range(20):
+            planner.plan([session], [session], group=0, sharing=1)
+            planner.note(turn, steps=drafts, seconds=0.0 if drafts else 1e-3)
+    assert planner.plans()[0].tokens >= 1
