@@ -82,7 +82,7 @@ class CostCurve:
             times = deque(maxlen=_KEPT)
             if len(self._times) == _SHAPES:
                 del self._times[next(iter(self._times))]
-        times.append(seconds)
+        times.append(max(seconds, _SHORTEST_S))
         self._times[shape] = times  # the latest is last
         self._stale = True
 
