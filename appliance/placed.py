@@ -162,6 +162,7 @@ class Placement:
             max_tokens=self.max_tokens,
             max_window_rows=self.window_rows,
             draft_max=self.draft_max,
+            draft_min_p=self.draft_min_p,
             ngram_home=self.ngram_home,
             unpack=self.unpack,
             kv_type=self.kv_type,

@@ -146,7 +146,12 @@ class _RigBench:
         for count in self._asked.clients:
             counter = RoutingCounter(model) if isinstance(model, DeviceModel) else None
             time = await time_clients(
-                engine, chats[:count], tokens=tokens, draft_max=config.draft_max, alone=alone[:count]
+                engine,
+                chats[:count],
+                tokens=tokens,
+                draft_max=config.draft_max,
+                alone=alone[:count],
+                made=lambda: model.launcher.captured if isinstance(model, DeviceModel) else 0,
             )
             size = self._window_bytes(time)
             line = Line(

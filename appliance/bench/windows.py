@@ -17,7 +17,7 @@ from appliance.model.plan import LoadPlan
 from appliance.model.qwen4exp.device.loading import build_stages, give_stores
 from appliance.model.qwen4exp.device.model import DeviceModel
 from appliance.model.qwen4exp.device.ngram import ngram_table
-from appliance.model.qwen4exp.device.pipeline import StepShape
+from appliance.model.qwen4exp.device.shapes import StepShape
 from appliance.model.qwen4exp.device.stage import Common
 from appliance.model.qwen4exp.device.tables import bucket_of
 from appliance.model.qwen4exp.device.work import Draws

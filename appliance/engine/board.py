@@ -65,7 +65,7 @@ class Board:
             cache=CacheStatus(
                 page_tokens=scheduler.pages.page_tokens,
                 pages_total=scheduler.pages.total,
-                pages_used=scheduler.pages.used,
+                pages_used=sum([len(session.pages) for session in scheduler.running]),
                 experts=self._experts(),
             ),
             timings=TimingStatus(

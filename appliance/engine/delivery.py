@@ -106,6 +106,8 @@ class Delivery:
                 uptime_s=now_s - self._started_s,
                 host_gap_p50_s=None if gaps is None else gaps.p50_s,
                 host_gap_p99_s=None if gaps is None else gaps.p99_s,
+                host_turn_p50_s=None if gaps is None else gaps.turn_p50_s,
+                host_turn_p99_s=None if gaps is None else gaps.turn_p99_s,
             ),
             last_fault=self._fault,
         )

@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Callable
 
+from appliance.engine.ahead import AheadLoop, AheadStepper
 from appliance.engine.board import Board
 from appliance.engine.config import EngineConfig
 from appliance.engine.delivery import Delivery
@@ -16,7 +17,7 @@ from appliance.engine.pipelined import FlyingStepper, PipelinedLoop
 from appliance.engine.selftest import check_model
 from appliance.engine.steps import stepper_of
 from appliance.engine.watchdog import Watchdog
-from appliance.model.interface import CardModel, LoadedModel, StagedModel, StepModel
+from appliance.model.interface import AheadModel, CardModel, LoadedModel, StagedModel, StepModel
 from appliance.scheduler.pages import PagePool
 from appliance.scheduler.queue import RequestQueue
 from appliance.scheduler.scheduler import Scheduler
@@ -137,8 +138,11 @@ def _board_of(model: LoadedModel) -> Board:
 def _loop_of(
     model: LoadedModel, scheduler: Scheduler, *, delivery: Delivery, board: Board, watchdog: Watchdog
 ) -> EngineLoop:
-    """The plain loop, and the pipelined one where windows of several groups may be on their way."""
+    """The plain loop; the pipelined one where windows of several groups may be on their way; else the one ahead."""
     if scheduler.limits.groups > 1 and isinstance(model, StagedModel):
         stepper = FlyingStepper(model, scheduler)
         return PipelinedLoop(stepper, scheduler, delivery=delivery, board=board, watchdog=watchdog)
+    if isinstance(model, AheadModel) and model.ahead:
+        ahead = AheadStepper(model, scheduler)
+        return AheadLoop(ahead, scheduler, delivery=delivery, board=board, watchdog=watchdog)
     return EngineLoop(stepper_of(model, scheduler), scheduler, delivery=delivery, board=board, watchdog=watchdog)

@@ -89,8 +89,9 @@ class CacheStatus:
 class TimingStatus:
     """Totals since start, in seconds and tokens; rates over the last busy minute.
 
-    `host_gap_p50_s` and `host_gap_p99_s`: from a window's end seen to the next one handed to the card, over the last
-    4,096 windows that followed another; None where the model has no such windows (the CPU).
+    Over the last 4,096 windows that followed another one at once, None where the model has no such windows (the CPU):
+    `host_gap_p50_s` and `host_gap_p99_s` that the card had nothing to compute, `host_turn_p50_s` and `host_turn_p99_s`
+    from a window's end seen to the next one handed to the card, which may be computing another meanwhile.
     """
 
     windows: int
@@ -104,6 +105,8 @@ class TimingStatus:
     uptime_s: float
     host_gap_p50_s: float | None = None
     host_gap_p99_s: float | None = None
+    host_turn_p50_s: float | None = None
+    host_turn_p99_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,6 +19,10 @@ from appliance.scheduler.windows import Turn
 _log = logging.getLogger(__name__)
 
 
+# An engine that nobody asked for so long gets one more window ready that may come, which takes a fraction of a second.
+_QUIET_S = 0.2
+
+
 class EngineLoop:
     """Runs windows until told to stop or until something breaks."""
 
@@ -40,6 +44,7 @@ class EngineLoop:
         self._watchdog = watchdog
         self._stopping = False
         self._drain_at_s: float | None = None
+        self._ends_flying = False
 
     def drain(self, deadline_s: float) -> None:
         """Any thread: ends waiting requests now and running ones at the latest in `deadline_s`."""
@@ -75,22 +80,31 @@ class EngineLoop:
         for session in self._scheduler.admit():
             self._stepper.open(session)
             self._outbox.changed()
+        self._plain_turn(began_s)
+
+    def _plain_turn(self, began_s: float) -> None:
+        """The next turn from launch to end, or a rest where nobody wants one."""
         turn = self._scheduler.next_turn()
         if turn is None:
-            self._outbox.send()
-            self._scheduler.check_idle()
-            self._stepper.rest()
-            self._scheduler.queue.wait()
+            self._idle()
         else:
             self._watchdog.begin(turn.window.rows)
             self._window(turn, began_s)
             self._watchdog.end()
 
+    def _idle(self) -> None:
+        """Nobody wants a window: sleeps until somebody comes."""
+        self._outbox.send()
+        self._scheduler.check_idle()
+        more = self._stepper.rest()
+        if not self._scheduler.queue.wait(_QUIET_S if more else None):
+            self._stepper.prepare()
+
     def _land(self) -> None:
         """Brings back what is on its way; between two turns of this loop nothing is."""
 
     def _leavers(self) -> list[SessionEvent]:
-        events = self._scheduler.end_cancelled()
+        events = self._scheduler.end_cancelled(flying=self._ends_flying)
         if self._drain_at_s is not None:
             events += self._scheduler.end_waiting()
             if time.monotonic() >= self._drain_at_s:
@@ -101,7 +115,10 @@ class EngineLoop:
     def _window(self, turn: Turn, began_s: float) -> None:
         tokens_before = self._scheduler.generated_tokens
         composed_s = time.perf_counter()
+        steps = self._scheduler.drafting.steps(turn)
         spent = self._stepper.step(turn, self._outbox)
+        ended_s = time.perf_counter()
+        self._scheduler.drafting.note(turn, steps=steps, seconds=ended_s - began_s)
         self._board.add(
             forward_s=spent.forward_s,
             sample_s=spent.sample_s,

@@ -51,7 +51,7 @@ class FlyingStepper(DeviceStepper):
             outbox.add(self._scheduler.settle(turn, [Drawn()] * len(asks)).events)
             return Flight(turn, ticket, settled=True)
         for session in turn.sessions:
-            session.flying = True
+            session.flying = 1
         return Flight(turn, ticket, settled=False)
 
     def land(self, flight: Flight, outbox: Outbox) -> None:
@@ -70,7 +70,7 @@ class FlyingStepper(DeviceStepper):
                     )
             return
         for session in flight.turn.sessions:
-            session.flying = False
+            session.flying = 0
         self._settle(flight.turn, stepped, outbox)
 
 
@@ -109,9 +109,7 @@ class PipelinedLoop(EngineLoop):
             self._land_oldest()
             waited_s += time.perf_counter() - landing_s
         elif not waited_s:
-            self._scheduler.check_idle()
-            self._stepper.rest()
-            self._scheduler.queue.wait()
+            self._idle()
             return
         self._board.add(
             forward_s=waited_s,

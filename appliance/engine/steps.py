@@ -10,10 +10,9 @@ from typing import Protocol
 from appliance.engine.outbox import Outbox
 from appliance.engine.sampler import Sampler
 from appliance.errors import EngineFault
-from appliance.model.interface import Ask, LoadedModel, StepModel, Stepped
+from appliance.model.interface import Ask, LoadedModel, PreparingModel, StepModel, Stepped
 from appliance.model.window import Commit, Draft
 from appliance.scheduler.commit import Drawn
-from appliance.scheduler.planner import drafts_on
 from appliance.scheduler.scheduler import Scheduler
 from appliance.scheduler.session import Session
 from appliance.scheduler.windows import Turn
@@ -43,8 +42,12 @@ class Stepper(Protocol):
         """
         ...
 
-    def rest(self) -> None:
-        """Nobody wants a window now; the time until the next is nobody's."""
+    def rest(self) -> bool:
+        """Nobody wants a window now; the time until the next is nobody's. Whether `prepare` has a use for it."""
+        ...
+
+    def prepare(self) -> None:
+        """Gets one more window ready that may come."""
         ...
 
 
@@ -84,8 +87,12 @@ class PlainStepper:
             host_s=published_s - sampled_s,
         )
 
-    def rest(self) -> None:
+    def rest(self) -> bool:
         """See `Stepper`; the time between calls is not measured here."""
+        return False
+
+    def prepare(self) -> None:
+        """See `Stepper`."""
 
 
 class DeviceStepper:
@@ -97,6 +104,7 @@ class DeviceStepper:
         self._scheduler = scheduler
         self._plain = PlainStepper(model, scheduler)
         self._drawn: dict[int, bool] = {}
+        self._preparing = model if isinstance(model, PreparingModel) else None
 
     def open(self, session: Session) -> None:
         """See `Stepper`."""
@@ -126,9 +134,15 @@ class DeviceStepper:
         outbox.add(settled.events)
         self._scheduler.offer(turn, proposals(settled.commits, stepped))
 
-    def rest(self) -> None:
+    def rest(self) -> bool:
         """See `Stepper`."""
         self._model.gaps.interrupted()
+        return self._preparing is not None
+
+    def prepare(self) -> None:
+        """See `Stepper`."""
+        if self._preparing is not None and not self._preparing.prepare():
+            self._preparing = None
 
     def _asks(self, turn: Turn) -> list[Ask] | None:
         """None when some span wants more than a draw."""
@@ -138,9 +152,7 @@ class DeviceStepper:
         for span, session in zip(turn.window.spans[turn.decoding :], turn.sessions[turn.decoding :], strict=True):
             stop = span.start + len(span.tokens)
             draws.append(session.request.prompt_ids[stop] if stop < session.prompt_tokens else None)
-        limits = self._scheduler.limits
-        draft_max = limits.draft_max if drafts_on(limits, decoding=draws.count(None)) else 0
-        drawn = Ask(draft_max=draft_max)
+        drawn = Ask(draft_max=self._scheduler.drafting.steps(turn))
         return [drawn if token is None else Ask(next_token=token) for token in draws]
 
 

@@ -127,6 +127,10 @@ def nothing() -> None:
     """What a caller has to do meanwhile who has nothing to do."""
 
 
+def glance(ids: Sequence[int], bad: Sequence[int]) -> None:
+    """What a caller does first with an answer who does nothing first."""
+
+
 @runtime_checkable
 class StepModel(LoadedModel, Protocol):
     """A model that draws, accepts and drafts where it computes: one launch and one wait for a whole turn."""
@@ -194,6 +198,37 @@ class StagedModel(StepModel, Protocol):
 
     def collect(self, ticket: Ticket) -> tuple[Stepped, ...]:
         """The second half: waits for the window, and returns what `step` would."""
+        ...
+
+
+@runtime_checkable
+class AheadModel(StagedModel, Protocol):
+    """A model that may be sent a slot's next window while its last one is on its way: it knows what stands itself."""
+
+    @property
+    def ahead(self) -> bool:
+        """Whether that is so in this placement; then lanes 0 and 1 are there, used in turn, and windows of spans
+        without tokens are understood. What `collect` returns has as many drawn tokens as rows were verified.
+        """
+        ...
+
+    def collect(
+        self, ticket: Ticket, *, first: Callable[[Sequence[int], Sequence[int]], None] = glance
+    ) -> tuple[Stepped, ...]:
+        """See `StagedModel`; `first` gets the ids drawn at all rows, and for each whether its logits were no numbers.
+
+        It is called before anything is unpacked, and may submit the next window on the ticket's lane: where that is the
+        very window that the lane had, of spans without tokens, and the very asks, little is left to do.
+        """
+        ...
+
+
+@runtime_checkable
+class PreparingModel(LoadedModel, Protocol):
+    """A model to which windows of a new size are dear when they first come."""
+
+    def prepare(self) -> bool:
+        """Gets one more of the windows ready that may come, while none is on its way; False when none is left."""
         ...
 
 

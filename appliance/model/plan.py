@@ -18,6 +18,7 @@ class LoadPlan:
         max_window_rows: rows of the longest window.
         chunk_rows: on a card: rows of the longest prompt chunk; 0: prompts go through windows.
         draft_max: longest draft; 0 leaves the draft layer out.
+        draft_min_p: on a card: the drafter's probability below which a draft ends.
         ngram_home: "ram" (bytes copied), "mmap" (rows from the mapping), "direct" (rows read from the file past the
             page cache) or "vram" (bytes on the device).
         unpack: "once" keeps float32 matrices, "per_use" keeps the stored blocks and unpacks what a window touches.
@@ -52,6 +53,7 @@ class LoadPlan:
     chunk_rows: int = 0
     adapt_every: int = 0
     profile: str = ""
+    draft_min_p: float = 0.0
     exact: bool = False
     plain: bool = False
     nvtx: bool = False

@@ -13,9 +13,10 @@ class Span:
 
     Attributes:
         slot: the session's slot.
-        start: position of the first row; equals the slot's committed length.
-        tokens: token ids of the rows, at positions start, start + 1, ...
-        draft_count: how many trailing rows are drafts, not yet known to be kept.
+        start: position of the first row; equals the slot's committed length. -1 with no tokens.
+        tokens: token ids of the rows, at positions start, start + 1, ... None: the slot's last window is on its way,
+            and the device alone will know them: the token that follows what stands, then the drafts after it.
+        draft_count: how many trailing rows are drafts, not yet known to be kept; with no tokens, at most so many.
         logits_from: first row (index within the span) whose logits are wanted; len(tokens) for none.
     """
 
@@ -24,6 +25,11 @@ class Span:
     tokens: tuple[int, ...]
     draft_count: int = 0
     logits_from: int = 0
+
+    @property
+    def rows(self) -> int:
+        """Rows of the window; with no tokens, at most so many."""
+        return len(self.tokens) or 1 + self.draft_count
 
     @property
     def logit_rows(self) -> int:
@@ -40,7 +46,7 @@ class Window:
     @property
     def rows(self) -> int:
         """Rows of the whole window."""
-        return sum(len(span.tokens) for span in self.spans)
+        return sum([len(span.tokens) or 1 + span.draft_count for span in self.spans])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -46,11 +46,22 @@ class RequestQueue:
             self._woken = True
             self._changed.notify()
 
-    def wait(self) -> None:
-        """Sleeps until `put` or `wake` was called since the last `wait`."""
+    @property
+    def called(self) -> bool:
+        """Whether `put` or `wake` was called since the last `wait` or `calm`; costs nothing."""
+        return self._woken
+
+    def calm(self) -> None:
+        """What was called for until now is looked at next."""
         with self._changed:
-            self._changed.wait_for(lambda: self._woken)
             self._woken = False
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Sleeps until `put` or `wake` was called since the last `wait` or `calm`; False: it was not, until then."""
+        with self._changed:
+            called = self._changed.wait_for(lambda: self._woken, timeout_s)
+            self._woken = False
+            return called
 
     def start_next(self, fits: Callable[[Session], bool]) -> Session | None:
         """Takes the first request if it fits; nobody overtakes it, so that a long request cannot starve."""

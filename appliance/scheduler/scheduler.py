@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from appliance.errors import EngineFault
 from appliance.model.window import Commit, Draft
 from appliance.scheduler.commit import NOT_FINITE, Drawn, judge
+from appliance.scheduler.drafting import DraftPlanner
 from appliance.scheduler.groups import Groups
 from appliance.scheduler.limits import Limits
 from appliance.scheduler.pages import PagePool
@@ -41,6 +42,7 @@ class Scheduler:
         self.pages = pages
         self.running: list[Session] = []
         self.groups = Groups(limits.groups)
+        self.drafting = DraftPlanner(limits)
         self.finished: Counter[str] = Counter({str(reason): 0 for reason in FinishReason})
         self.prompt_tokens = 0
         self.generated_tokens = 0
@@ -69,10 +71,10 @@ class Scheduler:
             admitted.append(session)
         return admitted
 
-    def end_cancelled(self) -> list[SessionEvent]:
-        """Ends every session whose client left, in whatever state; one in a window on its way, once that is back."""
+    def end_cancelled(self, *, flying: bool = False) -> list[SessionEvent]:
+        """Ends every session whose client left, in whatever state; one in a window on its way only with `flying`."""
         gone = self.queue.take_cancelled()
-        gone += [session for session in self.running if session.cancelled and not session.flying]
+        gone += [session for session in self.running if session.cancelled and (flying or not session.flying)]
         return [self.end(session, FinishReason.CANCELLED) for session in gone]
 
     def end_waiting(self) -> list[SessionEvent]:
@@ -83,24 +85,36 @@ class Scheduler:
         """Ends every session that has a slot as cancelled."""
         return [self.end(session, FinishReason.CANCELLED) for session in list(self.running)]
 
-    def next_turn(self, group: int = 0) -> Turn | None:
+    def next_turn(self, group: int = 0, *, ahead: bool = False) -> Turn | None:
         """Composes the next window of a group that has none on its way; None when nobody of it runs.
 
         Where there are several groups, long prompts are read beside them: see `next_read`.
+
+        Args:
+            group: whose window.
+            ahead: also for those with windows on their way, unless those will end them (see ahead.py).
         """
-        own = [session for session in self.running if session.group == group and not session.flying]
+        if ahead:
+            own = [session for session in self.running if not session.due or session.room > session.due]
+        else:
+            own = [session for session in self.running if session.group == group and not session.flying]
         decoding = [session for session in own if session.state is SessionState.DECODING]
         reading = [session for session in own if session.state is SessionState.READING]
         if self.limits.groups > 1:
             reading = [session for session in reading if not is_long(session, self.limits)]
-        most = self.limits.drafts_of(len(own)) if drafts_on(self.limits, decoding=self._decoding()) else 0
+        limits, everybody = self.limits, self._decoding()
+        most = limits.drafts_of(len(own)) if drafts_on(limits, decoding=everybody) else 0
+        self.drafting.plan(self.running, decoding, group=group, sharing=len(own))
         for session in decoding:
-            session.drafts = session.drafts[:most]
+            depth = plan_depth(session.acceptance, room=session.room - session.due, limits=limits, decoding=everybody)
+            session.wanted = min(most, depth)
+            if not session.due:
+                session.drafts = session.drafts[: session.wanted]
         if len(reading) > 1:
             first = self._turns[group] % len(reading)
             reading = reading[first:] + reading[:first]
         self._turns[group] += 1
-        return build_turn(decoding, reading, limits=self.limits, chunks=self._chunks[group])
+        return build_turn(decoding, reading, limits=limits, chunks=self._chunks[group])
 
     def next_read(self, *, stages: int) -> Turn | None:
         """Composes the next chunk of a long prompt that `stages` stages read; None when there is none to send."""
@@ -123,7 +137,7 @@ class Scheduler:
             if index >= turn.decoding and self._read_on(session, result, events, rows=rows):
                 kept.append((session, rows, session.request.prompt_ids[session.read]))
             elif session.state is SessionState.DECODING:
-                accepted = self._continue(session, result, events)
+                accepted = self.take(session, result, events)
                 if accepted is not None:
                     kept.append((session, rows if index >= turn.decoding else accepted + 1, session.output[-1]))
         decoding = self._decoding()
@@ -136,14 +150,15 @@ class Scheduler:
             session.drafts = by_slot.get(session.slot, ()) if session.state is SessionState.DECODING else ()
 
     def end(self, session: Session, reason: FinishReason, *, error: tuple[str, str] | None = None) -> SessionEvent:
-        """Ends a session in whatever state and frees what it holds; returns its last event."""
+        """Ends a session in whatever state; returns its last event.
+
+        What it holds is free now, or once the last window with it is back (see ahead.py).
+        """
         if session.slot >= 0:
             self.running.remove(session)
             self.groups.leave(session)
-            self._free_slots.append(session.slot)
-            self.pages.give_back(session.pages)
-            self.queue.ended(time.monotonic() - self._started_s.pop(session))
-            session.slot, session.pages = -1, ()
+            if not session.flying:
+                self.free(session)
         session.state = SessionState.DONE
         session.drafts = ()
         self.finished[str(reason)] += 1
@@ -154,6 +169,13 @@ class Scheduler:
         return session, Finished(
             request_id=session.request.id, reason=reason, usage=session.usage(), error=sentence, error_code=code
         )
+
+    def free(self, session: Session) -> None:
+        """Gives back the slot and the pages of a session that has ended."""
+        self._free_slots.append(session.slot)
+        self.pages.give_back(session.pages)
+        self.queue.ended(time.monotonic() - self._started_s.pop(session))
+        session.slot, session.pages = -1, ()
 
     def check_idle(self) -> None:
         """Checks that nothing was lost, when nobody runs.
@@ -191,7 +213,7 @@ class Scheduler:
             session.state = SessionState.DECODING
         return False
 
-    def _continue(self, session: Session, result: Drawn, events: list[SessionEvent]) -> int | None:
+    def take(self, session: Session, result: Drawn, events: list[SessionEvent]) -> int | None:
         """Takes a span's drawn tokens; returns how many drafts stand, or None if the session ended."""
         offered = len(session.drafts)
         verdict = judge(session, result, repeat_limit=self.limits.repeat_limit)

@@ -29,7 +29,9 @@ class Session:
         queued_s: when it was submitted, on the monotonic clock.
         state, slot, pages: slot -1 and no pages unless reading or decoding.
         group: which windows carry it (see groups.py).
-        flying: whether a window with it is on its way.
+        flying: windows with it that are on their way.
+        due: those of them that draw for it, a token at least each.
+        wanted: drafts to verify in its next window if that is sent while one is due.
         read: prompt tokens in the slot's state.
         output: tokens drawn, a stop token included. The last one is not in the slot's state yet.
         drafts: proposals to verify after the last output token.
@@ -46,7 +48,9 @@ class Session:
     slot: int = -1
     pages: tuple[int, ...] = ()
     group: int = 0
-    flying: bool = False
+    flying: int = 0
+    due: int = 0
+    wanted: int = 0
     read: int = 0
     output: list[int] = field(default_factory=list)
     drafts: tuple[int, ...] = ()

@@ -75,7 +75,7 @@ def build_turn(
     most = limits.span_rows or limits.prompt_chunk
     wants = [min(most, _wanted_rows(session, scored_rows=scored_rows)) for session in reading]
     readers: list[Session] = []
-    budget = limits.prompt_rows(sum(len(span.tokens) for span in spans))
+    budget = limits.prompt_rows(sum([span.rows for span in spans]))
     for session, rows in zip(reading, fair_shares(wants, budget), strict=True):
         if rows:
             readers.append(session)
@@ -97,6 +97,8 @@ def is_long(session: Session, limits: Limits) -> bool:
 
 
 def _decode_span(session: Session) -> Span:
+    if session.due:
+        return Span(slot=session.slot, start=-1, tokens=(), draft_count=session.wanted)
     tokens = (session.output[-1], *session.drafts)
     return Span(slot=session.slot, start=session.length, tokens=tokens, draft_count=len(session.drafts))
 

@@ -63,7 +63,7 @@ def _gauges(name: str, status: EngineStatus) -> Iterable[Metric]:
     timings = status.timings
     if timings.host_gap_p50_s is not None and timings.host_gap_p99_s is not None:
         gap = GaugeMetricFamily(
-            "strata:host_gap_seconds", "from a window's end to the next launch", labels=[*LABELS, "quantile"]
+            "strata:host_gap_seconds", "that the card had no window to compute", labels=[*LABELS, "quantile"]
         )
         gap.add_metric([name, "0.5"], timings.host_gap_p50_s)
         gap.add_metric([name, "0.99"], timings.host_gap_p99_s)

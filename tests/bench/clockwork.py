@@ -8,28 +8,34 @@ from collections.abc import Callable, Sequence
 import torch
 
 from appliance.model.host_gaps import HostGaps
-from appliance.model.interface import Ask, Chooser, Stepped, nothing
+from appliance.model.interface import Ask, Chooser, Stepped, Ticket, glance, nothing
+from appliance.model.qwen4exp.device.results import Found
+from appliance.model.qwen4exp.device.turns import plan_of, stepped_of
 from appliance.model.window import Commit, Draft, Window
-from kernels.rows import SpanPlan, pack_plan, plan_size
+from kernels.rows import pack_plan, plan_size
 from kernels.sampling import Rules
 
-ROWS = 40
+ROWS, SLOTS, DRAFTS = 40, 9, 8
 
 
 class Clockwork:
-    """Implements StepModel: every draft is right, and the host packs and unpacks as for a card."""
+    """Implements AheadModel: every draft is right, and the host packs and unpacks as for a card."""
 
-    def __init__(self, *, window_s: float, token: int, vocabulary: int) -> None:
-        """Waits `window_s` a window without the interpreter, as for a card, and says `token` for ever.
+    reads, stages = 0, ()
+
+    def __init__(self, *, window_s: float, token: int, vocabulary: int, ahead: bool = True) -> None:
+        """Takes `window_s` a window without the interpreter, as a card does, and says `token` for ever.
 
         `late_s` has how late the end of each window was noticed: the timer's own 0.06 ms, and the interpreter's owner.
         """
-        self.vocabulary, self.can_draft, self.gaps = vocabulary, True, HostGaps()
-        self._window_s, self._token = window_s, token
+        self.vocabulary, self.can_draft, self.gaps, self.ahead = vocabulary, True, HostGaps(), ahead
         self.late_s: list[float] = []
+        self._window_s, self._token = window_s, token
+        self._free_s, self._last = 0.0, [(0, 0)] * 2
+        self._flying: dict[Ticket, tuple[float, list[int]]] = {}
         self._lengths: dict[int, int] = {}
         self._plan = torch.zeros(plan_size(ROWS), dtype=torch.int32).numpy()
-        self._answer = torch.full((3 * ROWS + 9 * 17,), token, dtype=torch.int32)
+        self._answer = torch.full((4 * ROWS + SLOTS * (1 + 2 * DRAFTS),), token, dtype=torch.int32)
 
     def open_slot(self, slot: int) -> None:
         """See `LoadedModel`."""
@@ -61,37 +67,45 @@ class Clockwork:
         self, window: Window, asks: Sequence[Ask], *, meanwhile: Callable[[], None] = nothing
     ) -> tuple[Stepped, ...]:
         """See `StepModel`."""
-        plans = [
-            SpanPlan(
-                slot=span.slot,
-                rows=len(span.tokens),
-                tokens=span.tokens,
-                start=span.start,
-                certain=len(span.tokens) - span.draft_count,
-                next_token=ask.next_token,
-            )
-            for span, ask in zip(window.spans, asks, strict=True)
-        ]
-        pack_plan(plans, bucket=ROWS, out=self._plan)
-        self.gaps.submitted()
+        ticket = self.submit(window, asks, meanwhile=meanwhile)
         meanwhile()
-        end_s = time.perf_counter() + self._window_s
-        time.sleep(self._window_s)
+        return self.collect(ticket)
+
+    def submit(
+        self, window: Window, asks: Sequence[Ask], *, lane: int = 0, meanwhile: Callable[[], None] = nothing
+    ) -> Ticket:
+        """See `StagedModel`."""
+        if self._last[lane] != (id(window), id(asks)):
+            self._last[lane] = id(window), id(asks)
+            plans = [plan_of(span, ask.next_token) for span, ask in zip(window.spans, asks, strict=True)]
+            pack_plan(plans, bucket=ROWS, out=self._plan)
+        now_s = time.perf_counter()
+        self.gaps.submitted(idle=now_s >= self._free_s)
+        self._free_s = max(now_s, self._free_s) + self._window_s
+        ticket = Ticket(lane, window, tuple(asks))
+        self._flying[ticket] = self._free_s, [span.rows for span in window.spans]
+        return ticket
+
+    def collect(
+        self, ticket: Ticket, *, first: Callable[[Sequence[int], Sequence[int]], None] = glance
+    ) -> tuple[Stepped, ...]:
+        """See `AheadModel`."""
+        end_s, rows = self._flying.pop(ticket)
+        time.sleep(max(0.0, end_s - time.perf_counter()))
         self.late_s.append(time.perf_counter() - end_s)
         self.gaps.seen()
-        ids = self._answer.tolist()
-        found = []
-        for span, ask in zip(window.spans, asks, strict=True):
-            drawn = 0 if ask.next_token is not None else span.draft_count + 1
-            self._lengths[span.slot] += len(span.tokens)
-            found.append(
-                Stepped(
-                    slot=span.slot,
-                    tokens=tuple(ids[:drawn]),
-                    finite=(True,) * drawn,
-                    kept=len(span.tokens),
-                    drafts=(self._token,) * ask.draft_max,
-                    probabilities=(0.9,) * ask.draft_max,
-                )
-            )
-        return tuple(found)
+        answer = self._answer.tolist()
+        first(answer[:ROWS], [0] * ROWS)
+        found = Found(
+            ids=answer[:ROWS],
+            bad=[0] * ROWS,
+            rows=rows,
+            kept=rows,
+            draft_counts=[DRAFTS] * SLOTS,
+            drafts=[answer[DRAFTS * slot : DRAFTS * (slot + 1)] for slot in range(SLOTS)],
+            probabilities=[[0.9] * DRAFTS] * SLOTS,
+        )
+        stepped = stepped_of(ticket, found, drafting=True, tail=None)
+        for one in stepped:
+            self._lengths[one.slot] += one.kept
+        return stepped

@@ -35,6 +35,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=2000)
     parser.add_argument("--window-ms", type=float, default=4.0)
     parser.add_argument("--url", help="of a running server, such as http://127.0.0.1:8080")
+    parser.add_argument("--plain", action="store_true", help="the loop that waits for every window")
     parser.add_argument("--switch-us", type=float, help="instead of the engine's sys.setswitchinterval")
     parser.add_argument("--rounds", type=int, default=3, help="answers of each client, one after the other")
     asked = parser.parse_args()
@@ -55,7 +56,9 @@ def _ask(port: int, clients: int, asked: argparse.Namespace) -> None:
 
 async def _clockwork(asked: argparse.Namespace) -> None:
     vocabulary = text_stack().tokenizer.vocabulary
-    model = Clockwork(window_s=asked.window_ms / 1e3, token=ids(" the")[-1], vocabulary=vocabulary)
+    model = Clockwork(
+        window_s=asked.window_ms / 1e3, token=ids(" the")[-1], vocabulary=vocabulary, ahead=not asked.plain
+    )
     engine = Engine(model, CONFIG, on_fault=print)
     engine.start(asyncio.get_running_loop())
     if asked.switch_us is not None:
@@ -79,8 +82,12 @@ def _say(clients: int, timings: dict[str, Any]) -> None:
     if timings["host_gap_p99_s"] is None:
         print(f"{clients} clients: the server has no windows that follow each other on a card")
         return
-    p50, p99 = (1e6 * timings[f"host_gap_{name}_s"] for name in ("p50", "p99"))
-    print(f"{clients} clients: from a window's end to the next launch p50 {p50:.0f} us, p99 {p99:.0f} us", flush=True)
+    gap, turn = ([1e6 * timings[f"host_{what}_{name}_s"] for name in ("p50", "p99")] for what in ("gap", "turn"))
+    print(
+        f"{clients} clients: from a window's end seen to the next launch p50 {turn[0]:.0f} us, p99 {turn[1]:.0f} us; "
+        f"the card had no window p50 {gap[0]:.0f} us, p99 {gap[1]:.0f} us",
+        flush=True,
+    )
 
 
 if __name__ == "__main__":

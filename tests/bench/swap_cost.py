@@ -20,7 +20,7 @@ from appliance.bench.synthetic import SyntheticShape
 from appliance.bench.windows import Bench, load
 from appliance.model.qwen4exp.device.hotness import Heat, Move
 from appliance.model.qwen4exp.device.model import DeviceModel
-from appliance.model.qwen4exp.device.pipeline import StepShape
+from appliance.model.qwen4exp.device.shapes import StepShape
 from appliance.model.qwen4exp.device.tables import bucket_of
 from appliance.model.qwen4exp.device.work import Draws
 from kernels.rows import SpanPlan

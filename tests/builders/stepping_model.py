@@ -39,31 +39,32 @@ class SteppingModel(FakeModel):
             "a chunk is a prompt's"
         )
         meanwhile()
-        best = self.forward(window).argmax(1).tolist()
+        logits = self.forward(window)
+        best, numbers = logits.argmax(1).tolist(), logits.isfinite().all(1).tolist()
         found, commits, first = [], [], 0
         for span, ask in zip(window.spans, asks, strict=True):
-            rows = best[first : first + span.logit_rows]
-            first += span.logit_rows
-            drawn = [] if ask.next_token is not None else rows[-span.draft_count - 1 :]
+            end = first + span.logit_rows
+            count = 0 if ask.next_token is not None else span.draft_count + 1
+            first, drawn, finite = end, best[end - count : end], numbers[end - count : end]
             drafts = span.tokens[len(span.tokens) - span.draft_count :]
             right = 0
             while right < len(drafts) and drawn[right] == drafts[right]:
                 right += 1
             kept = len(span.tokens) - len(drafts) + right
             after = ask.next_token if ask.next_token is not None else drawn[right]
-            found.append((span.slot, drawn, kept))
+            found.append((span.slot, drawn, finite, kept))
             commits.append(Commit(slot=span.slot, kept=kept, next_token=after, draft_max=ask.draft_max))
         proposed = {draft.slot: draft for draft in self.advance(commits, greedy)}
         return tuple(
             Stepped(
                 slot=slot,
                 tokens=tuple(drawn),
-                finite=(True,) * len(drawn),
+                finite=tuple(finite),
                 kept=kept + self.lie,
                 drafts=proposed[slot].tokens if slot in proposed else (),
                 probabilities=proposed[slot].probabilities if slot in proposed else (),
             )
-            for slot, drawn, kept in found
+            for slot, drawn, finite, kept in found
         )
 
 

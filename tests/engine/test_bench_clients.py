@@ -52,6 +52,28 @@ def test_wrong_texts_have_no_speed() -> None:
         Session(FakeModel, [SMALL]).run(work)
 
 
+@pytest.mark.parametrize(
+    ("graphs", "runs"),
+    [
+        pytest.param([3, 3], 2, id="none was made"),
+        pytest.param([3, 4, 4, 4], 3, id="one was made while they were timed"),
+        pytest.param(list(range(12)), 7, id="always another one"),
+    ],
+)
+def test_what_was_timed_while_a_graph_was_made_does_not_count(graphs: list[int], runs: int) -> None:
+    model, counts = FakeModel(), iter(graphs)
+
+    async def work(engine: EngineHandle, config: EngineConfig, own: LoadedModel) -> None:
+        alone = [await ask(engine, PROMPTS[0], TOKENS)]
+        before = sum(engine.status().requests_finished.values())
+        made = lambda: next(counts)  # noqa: E731
+        line = await time_clients(engine, PROMPTS[:1], tokens=TOKENS, draft_max=0, alone=alone, made=made)
+        assert sum(engine.status().requests_finished.values()) - before == runs
+        assert line.windows == TOKENS
+
+    Session(lambda: model, [replace(SMALL, draft_max=0)]).run(work)
+
+
 def test_prompts() -> None:
     found: list[PromptTime] = []
 

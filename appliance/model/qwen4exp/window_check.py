@@ -22,8 +22,8 @@ class Held(Protocol):
         ...
 
 
-def check_window(window: Window, held: Held, *, vocabulary: int) -> None:
-    """Checks a window before anything is computed.
+def check_window(window: Window, held: Held, *, vocabulary: int, ahead: bool = False) -> None:
+    """Checks a window before anything is computed; `ahead`: there may be spans whose tokens only the device knows.
 
     Raises:
         EngineFault: no span, or one that does not continue its slot, has no pages, or holds an unknown token.
@@ -36,6 +36,8 @@ def check_window(window: Window, held: Held, *, vocabulary: int) -> None:
         if not 0 <= span.slot < slots or span.slot in seen:
             raise EngineFault(f"span {span.slot}: no such slot, or twice in a window; there are {slots}")
         seen.add(span.slot)
+        if ahead and not span.tokens and span.start == -1 and held.room(span.slot):
+            continue
         have, room = held.lengths[span.slot], held.room(span.slot)
         if span.start != have:
             raise EngineFault(f"slot {span.slot}: span starts at {span.start}, the slot holds {have} tokens")

@@ -8,13 +8,16 @@ import torch
 
 from appliance.errors import EngineFault
 from appliance.model.host_gaps import HostGaps
-from appliance.model.interface import Ask, Chooser, Stepped, Ticket, nothing
+from appliance.model.interface import Ask, Chooser, Stepped, Ticket, glance, nothing
 from appliance.model.plan import LoadPlan
+from appliance.model.qwen4exp.device.captures import Captures
 from appliance.model.qwen4exp.device.host_verdict import HostVerdict
 from appliance.model.qwen4exp.device.loading import LoadedStages, load_stages
-from appliance.model.qwen4exp.device.pipeline import Launcher, StepShape, read_lanes
+from appliance.model.qwen4exp.device.ngram import STORAGE
+from appliance.model.qwen4exp.device.pipeline import Launcher
 from appliance.model.qwen4exp.device.prompt_turn import ChunkTail, chunk_tail
 from appliance.model.qwen4exp.device.report import Report
+from appliance.model.qwen4exp.device.shapes import StepShape, lanes_of, read_lanes
 from appliance.model.qwen4exp.device.state import Slots
 from appliance.model.qwen4exp.device.tables import bucket_of
 from appliance.model.qwen4exp.device.turns import plan_of, stepped_of
@@ -39,7 +42,9 @@ class DeviceModel:
         self._window: Window | None = None
         self._tail: ChunkTail | None = None
         self._flying: dict[int, tuple[StepShape, ChunkTail | None]] = {}
-        self._lanes = plan.groups + self.reads
+        self._again: dict[int, tuple[Window, Sequence[Ask], StepShape] | None] = {}
+        self.captures = Captures(plan, self.launcher, drafts=self.can_draft)
+        self._lanes = lanes_of(len(parts.stages), plan.groups)
 
     @property
     def vocabulary(self) -> int:
@@ -62,6 +67,11 @@ class DeviceModel:
         return read_lanes(len(self.parts.stages))
 
     @property
+    def ahead(self) -> bool:
+        """See `AheadModel`. A table of n-grams on storage is read by tokens that the host has to know."""
+        return len(self.parts.stages) == 1 and not self.plan.plain and self.plan.ngram_home not in STORAGE
+
+    @property
     def stages(self) -> tuple[StageStatus, ...]:
         """See `StagedModel`."""
         return self.launcher.status() if len(self.parts.stages) > 1 else ()
@@ -82,6 +92,7 @@ class DeviceModel:
         with last.on():
             self._kinds[slot] = self.parts.last.rules.open(slot, rules, stops=stops, first_stop=first_stop)
             last.slots.draft_limit[slot].fill_(self.plan.draft_max)
+            last.slots.draft_least[slot].fill_(self.plan.draft_min_p)
         return True
 
     @torch.inference_mode()
@@ -166,14 +177,19 @@ class DeviceModel:
         Raises:
             EngineFault: as `forward`, or the lane has a window on its way.
         """
-        check_window(window, self.slots, vocabulary=self.vocabulary)
+        again = self._again.get(lane)
+        if again is not None and again[0] is window and again[1] is asks and lane not in self._flying:
+            self.launcher.again(again[2], lane=lane)
+            self._flying[lane] = again[2], None
+            return Ticket(lane, window, tuple(asks))
+        check_window(window, self.slots, vocabulary=self.vocabulary, ahead=True)
         if lane in self._flying or not 0 <= lane < self._lanes:
             raise EngineFault(f"lane {lane} of {self._lanes} has a window on its way, or does not exist")
         tail = chunk_tail(window, chunk_rows=self.plan.chunk_rows)
         spans = window.spans if tail is None else tail.window.spans
         kinds = {self._kinds[span.slot] for span in spans}
         shape = StepShape(
-            rows=bucket_of(sum(len(span.tokens) for span in spans)),
+            rows=bucket_of(sum([span.rows for span in spans])),
             spans=bucket_of(len(spans)),
             chunk=tail is not None,
             steps=max(ask.draft_max for ask in asks) if self.can_draft else 0,
@@ -182,21 +198,30 @@ class DeviceModel:
         plans = [plan_of(span, ask.next_token) for span, ask in zip(spans, asks, strict=True)]
         self.launcher.submit(shape, plans, lane=lane, tail=tail, meanwhile=meanwhile)
         self._flying[lane] = shape, tail
-        ticket = Ticket(lane, window, tuple(asks))
-        if ticket.draws_nothing:
-            for span in window.spans:
+        # The plan of a window of which the host knows no row does not change from one to the next.
+        known = any(span.tokens for span in window.spans) or not self.ahead
+        self._again[lane] = (window, asks, shape) if not known else None
+        for span, ask in zip(window.spans, asks, strict=True):
+            if ask.next_token is not None:  # whatever comes, its rows stay
                 self.slots.lengths[span.slot] += len(span.tokens)
-        return ticket
+        return Ticket(lane, window, tuple(asks))
 
-    def collect(self, ticket: Ticket) -> tuple[Stepped, ...]:
-        """See `StagedModel`."""
+    def collect(
+        self, ticket: Ticket, *, first: Callable[[Sequence[int], Sequence[int]], None] = glance
+    ) -> tuple[Stepped, ...]:
+        """See `AheadModel`."""
         shape, tail = self._flying.pop(ticket.lane)
-        found = self.launcher.collect(shape.rows, lane=ticket.lane)
+        found = self.launcher.collect(shape.rows, lane=ticket.lane, first=first)
         stepped = stepped_of(ticket, found, drafting=shape.steps > 0, tail=tail)
-        if not ticket.draws_nothing:
-            for one in stepped:
+        for one, ask in zip(stepped, ticket.asks, strict=True):
+            if ask.next_token is None:
                 self.slots.lengths[one.slot] += one.kept
         return stepped
+
+    @torch.inference_mode()
+    def prepare(self) -> bool:
+        """See `PreparingModel`."""
+        return self.captures.one()
 
     def close(self) -> None:
         """Gives pinned memory back; no window may run any more."""
@@ -209,21 +234,13 @@ class DeviceModel:
                 stage.set_pages(slot, pages)
 
 
-# What one conversation without and with drafts needs, and short prompts; the others are captured when they come.
-FIRST_ROWS = (1, 6, 12)
-
-
 @torch.inference_mode()
 def load_device_model(spec: ModelSpec, plan: LoadPlan, progress: Callable[[str, int], None]) -> DeviceModel:
-    """Loads weights, makes the state, and captures the first windows."""
+    """Loads weights, makes the state, and captures the likeliest windows."""
     model = DeviceModel(spec, plan, load_stages(spec, plan, progress))
-    if torch.device(plan.device).type == "cuda" and not plan.plain:
-        steps = plan.draft_max if model.can_draft else 0
-        for rows in FIRST_ROWS:
-            progress("compiling kernels", 98)
-            for greedy in (True, False):
-                draws = Draws(wide=False, greedy=greedy)
-                model.launcher.prepare(StepShape(rows=rows, spans=1, steps=steps, draws=draws))
+    if model.captures.possible:
+        progress("compiling kernels", 98)
+        model.captures.first()
         progress("compiling prompt kernels", 99)
         model.launcher.warm_prompts()
     progress("loaded", 100)

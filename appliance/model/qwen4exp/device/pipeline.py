@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
 
 import torch
 
 from appliance.model.host_gaps import HostGaps
-from appliance.model.interface import nothing
+from appliance.model.interface import glance, nothing
 from appliance.model.plan import LoadPlan
 from appliance.model.qwen4exp.device.clocks import Mark, StageClock, WorkingTime
 from appliance.model.qwen4exp.device.graphs import Launch, StageGraphs
@@ -19,34 +18,10 @@ from appliance.model.qwen4exp.device.prompt import Prompts
 from appliance.model.qwen4exp.device.prompt_turn import ChunkTail
 from appliance.model.qwen4exp.device.ranges import Ranges
 from appliance.model.qwen4exp.device.results import Found, LaneMemory
+from appliance.model.qwen4exp.device.shapes import StepShape, lanes_of
 from appliance.model.qwen4exp.device.trunk import Pending
-from appliance.model.qwen4exp.device.work import Draws
 from appliance.model.stage_status import StageStatus
 from kernels.rows import SpanPlan
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepShape:
-    """What the launches of a step depend on.
-
-    Attributes:
-        rows: bucket of the window.
-        spans: bucket of its spans.
-        steps: drafts to grow; 0 leaves the chain out.
-        draws: how its slots draw.
-        chunk: the window is the last row of a prompt chunk, whose layers run before it.
-    """
-
-    rows: int
-    spans: int
-    steps: int
-    draws: Draws
-    chunk: bool = False
-
-
-def read_lanes(stages: int) -> int:
-    """Windows of prompts beside those of the groups: one for every stage and one to come; none with one stage."""
-    return stages + 1 if stages > 1 else 0
 
 
 class Launcher:
@@ -55,7 +30,7 @@ class Launcher:
     def __init__(self, parts: LoadedStages, plan: LoadPlan) -> None:
         self._parts, self._stages, self._last = parts, parts.stages, parts.last
         self._graphs = [StageGraphs(stage, plain=plan.plain) for stage in self._stages]
-        self._hosts_own = plan.groups + read_lanes(len(self._stages))
+        self._hosts_own = lanes_of(len(self._stages), plan.groups)
         places = self._hosts_own + 1
         self._borders = [Border(*pair, lanes=places) for pair in itertools.pairwise(self._stages)]
         routes = [*(border.route for border in self._borders), ""]
@@ -100,26 +75,45 @@ class Launcher:
         keys = self._keys(shape.rows, shape, chunk=shape.chunk)
         self._prepare(shape.rows, keys, launches, meanwhile=meanwhile)
         self._send(shape.rows, spans, keys, launches, lane=lane, tail=tail)
-        memory = self._memory[lane]
-        with self._parts.last_stage.on():
-            memory.fetch(shape.rows, self._last.bucket(shape.rows).result)
-        self._working.begin()
-        self.gaps.submitted()
-        for clock in self._clocks:
-            clock.tally()
-        for stage in self._stages:
-            stage.adapt()
+        self._sent(shape.rows, lane=lane)
 
-    def collect(self, rows: int, *, lane: int = 0) -> Found:
-        """What became of the lane's window of that bucket; the one wait of a turn."""
+    def again(self, shape: StepShape, *, lane: int) -> None:
+        """Sends the lane's last window once more, where the model has one stage and nothing of the plan has changed."""
+        rows, memory = shape.rows, self._memory[lane]
+        with self._range("window"), self._stages[0].on():
+            self._stages[0].bucket(rows)[0].plan.copy_(memory.held(rows), non_blocking=True)
+            self._graphs[0].run(shape, lambda: self._step(shape))
+        self._sent(rows, lane=lane)
+
+    def collect(
+        self,
+        rows: int,
+        *,
+        lane: int = 0,
+        first: Callable[[Sequence[int], Sequence[int]], None] = glance,
+    ) -> Found:
+        """What became of the lane's window of that bucket; the one wait of a turn. `first`: see `AheadModel`."""
         with self._range("wait"):
-            found = self._memory[lane].wait(rows)
+            self._memory[lane].wait()
         self.gaps.seen()
         self._working.end()
+        found = self._memory[lane].read(rows, first=first)
         if self._borders:
             for clock in self._clocks:
                 clock.over(lane)
         return found
+
+    def _sent(self, rows: int, *, lane: int) -> None:
+        """After the launches of a window: its answer comes back, and what is done between two windows is done."""
+        memory = self._memory[lane]
+        with self._parts.last_stage.on():
+            memory.fetch(rows, self._last.bucket(rows).result)
+        self._working.begin()
+        self.gaps.submitted(idle=not any(one is not memory and one.computing for one in self._memory))
+        for clock in self._clocks:
+            clock.tally()
+        for stage in self._stages:
+            stage.adapt()
 
     def verify(self, rows: int, spans: Sequence[SpanPlan], *, tail: ChunkTail | None = None) -> torch.Tensor:
         """float32 [rows, vocabulary] of a window, on the last stage's stream; valid until the next launch."""
@@ -131,6 +125,11 @@ class Launcher:
         with self._parts.last_stage.on():
             self._memory[self._hosts_own].mark()
         return self._logits[rows]
+
+    def missing(self, shape: StepShape) -> bool:
+        """Whether a step of that shape would have to be captured first."""
+        keys = self._keys(shape.rows, shape, chunk=shape.chunk)
+        return any(key is not None and graphs.missing(key) for graphs, key in zip(self._graphs, keys, strict=True))
 
     def prepare(self, shape: StepShape) -> None:
         """Compiles and captures a step before it is needed."""

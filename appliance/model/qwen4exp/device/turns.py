@@ -12,7 +12,9 @@ from kernels.rows import SpanPlan
 
 
 def plan_of(span: Span, next_token: int | None) -> SpanPlan:
-    """A span whose tokens the host knows; `next_token` where nothing is drawn after it."""
+    """`next_token` where nothing is drawn after the span."""
+    if not span.tokens:
+        return SpanPlan(slot=span.slot, rows=span.rows)
     return SpanPlan(
         slot=span.slot,
         rows=len(span.tokens),
@@ -38,8 +40,10 @@ def stepped_of(ticket: Ticket, found: Found, *, drafting: bool, tail: ChunkTail 
     results: list[Stepped] = []
     first = 0
     for number, (span, ask) in enumerate(zip(ticket.window.spans, ticket.asks, strict=True)):
-        stop = first + len(span.tokens)
-        drawn = range(0) if ask.next_token is not None else range(stop - span.draft_count - 1, stop)
+        count = found.rows[number]
+        stop = first + count
+        certain = len(span.tokens) - span.draft_count if span.tokens else 1
+        drawn = range(0) if ask.next_token is not None else range(first + certain - 1, stop)
         first = stop
         drafts = min(found.draft_counts[span.slot], ask.draft_max) if drafting else 0
         results.append(

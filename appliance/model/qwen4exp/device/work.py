@@ -24,7 +24,7 @@ class WindowWork:
     Attributes:
         drawn, scratch: of the sampler.
         verdict: what became of the spans.
-        result: int32, what goes back: ids, bad, kept, draft counts, drafts, probabilities (as bits).
+        result: int32, what goes back: ids, bad, rows and kept of spans, draft counts, drafts, probabilities (as bits).
     """
 
     drawn: Drawn
@@ -61,7 +61,7 @@ class LastStage:
         found = self._works.get(rows)
         if found is None:
             state, device = self._stage.slots, self._stage.device
-            count = 3 * rows + state.draft_count.numel() + 2 * state.drafts.numel()
+            count = 4 * rows + state.draft_count.numel() + 2 * state.drafts.numel()
             found = self._works[rows] = WindowWork(
                 drawn=self.vocabulary.drawn(rows),
                 scratch=self.vocabulary.draw_scratch(rows),
@@ -124,7 +124,8 @@ class LastStage:
     def gather(self, rows: int) -> torch.Tensor:
         """Everything the host wants to know, in one tensor."""
         work, slots = self.bucket(rows), self._stage.slots
-        parts = [work.drawn.ids, work.drawn.bad, work.verdict.kept, slots.draft_count, slots.drafts.view(-1)]
+        spans = self._stage.bucket(rows)[0].rows.span_count
+        parts = [work.drawn.ids, work.drawn.bad, spans, work.verdict.kept, slots.draft_count, slots.drafts.view(-1)]
         torch.cat([*parts, slots.draft_probability.view(-1).view(torch.int32)], out=work.result)
         return work.result
 

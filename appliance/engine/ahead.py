@@ -1,0 +1,212 @@
+"""The engine's thread for a card: a window is sent while the one before is computed, so the card waits for no host.
+
+What the next window needs of the last one's answer (tokens, accepted drafts, positions) is on the card already. The
+host names the conversations, and finds out one window later what they said: who has ended by then has rows in one
+window more, which are dropped.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from appliance.engine.board import Board
+from appliance.engine.delivery import Delivery
+from appliance.engine.loop import EngineLoop
+from appliance.engine.outbox import Outbox
+from appliance.engine.steps import DeviceStepper
+from appliance.engine.watchdog import Watchdog
+from appliance.model.interface import AheadModel, Ask, Ticket, nothing
+from appliance.scheduler import ahead
+from appliance.scheduler.scheduler import Scheduler
+from appliance.scheduler.session import Session
+from appliance.scheduler.windows import Turn
+
+# One that is computed and one that waits for it.
+_LANES = 2
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Flight:
+    """A turn whose window is on its way.
+
+    Attributes:
+        turn, asks, ticket: of the window.
+        chunk: a long prompt has it for itself.
+        sent_s: when it was sent.
+    """
+
+    turn: Turn
+    asks: list[Ask]
+    ticket: Ticket
+    chunk: bool
+    sent_s: float
+
+
+class AheadStepper(DeviceStepper):
+    """A step in two halves, the next one's first half in between."""
+
+    def __init__(self, model: AheadModel, scheduler: Scheduler) -> None:
+        """For a model whose state this thread owns."""
+        super().__init__(model, scheduler)
+        self.staged = model
+        self._rows = scheduler.limits.span_rows or scheduler.limits.prompt_chunk
+
+    def draws(self, sessions: list[Session]) -> bool:
+        """Whether the device draws for all of them; if not, their windows go the plain way."""
+        drawn = self._drawn
+        return all(drawn[session.slot] for session in sessions)
+
+    def start(self, turn: Turn, outbox: Outbox, *, last: Flight | None) -> Flight:
+        """Sends a turn on its way, behind the `last` one; as that once more, if nothing differs."""
+        asks = self._asks(turn)
+        assert asks is not None, "who wants more than a draw goes the plain way"
+        if last is not None and last.turn == turn and last.asks == asks:
+            turn, asks = last.turn, last.asks
+        chunk = turn.decoding == 0 and turn.window.rows > self._rows
+        lane = 0 if last is None else 1 - last.ticket.lane
+        return self._sent(turn, asks, lane=lane, chunk=chunk, meanwhile=outbox.send)
+
+    def again(self, flight: Flight) -> Flight:
+        """Sends a turn once more, of which the host knows no row and whose lane is free."""
+        return self._sent(flight.turn, flight.asks, lane=flight.ticket.lane)
+
+    def _sent(
+        self,
+        turn: Turn,
+        asks: list[Ask],
+        *,
+        lane: int,
+        chunk: bool = False,
+        meanwhile: Callable[[], None] = nothing,
+    ) -> Flight:
+        ticket = self.staged.submit(turn.window, asks, lane=lane, meanwhile=meanwhile)
+        ahead.send(self._scheduler, turn)
+        return Flight(turn, asks, ticket, chunk, time.perf_counter())
+
+    def land(self, flight: Flight, outbox: Outbox, *, first: Callable[[Sequence[int], Sequence[int]], None]) -> None:
+        """Waits for it and settles it; `first`: see `AheadModel`.
+
+        Raises:
+            EngineFault: the device kept other rows of a conversation than the host.
+        """
+        found = self.staged.collect(flight.ticket, first=first)
+        outbox.add(ahead.land(self._scheduler, flight.turn, found))
+
+
+class AheadLoop(EngineLoop):
+    """Two windows on their way; turns that want more than a draw wait for both and go the plain way.
+
+    Where an answer ends nobody and nobody came or left, the last turn is sent once more before anything else is done
+    about the answer. Otherwise the answer is settled first, and the next turn is composed.
+    """
+
+    def __init__(
+        self,
+        stepper: AheadStepper,
+        scheduler: Scheduler,
+        *,
+        delivery: Delivery,
+        board: Board,
+        watchdog: Watchdog,
+    ) -> None:
+        """Ready to `run` on its own thread."""
+        super().__init__(stepper, scheduler, delivery=delivery, board=board, watchdog=watchdog)
+        self._ahead = stepper
+        self._flights: deque[Flight] = deque()
+        self._ends_flying = True
+        self._repeats = 0
+        self._stops: frozenset[int] = frozenset()
+        self._seen_s = 0.0
+
+    def _once(self) -> None:
+        began_s = time.perf_counter()
+        if len(self._flights) < _LANES:
+            self._scheduler.queue.calm()  # whatever calls from here on is looked at in the next turn
+            self._outbox.add(self._leavers())
+            for session in self._scheduler.admit():
+                self._stepper.open(session)
+                self._outbox.changed()
+            if not self._ahead.draws(self._scheduler.running):
+                self._plainly(began_s)
+                return
+            sent = self._may_send() and self._send()
+        else:
+            sent = True
+        self._outbox.send()
+        if self._flights and (not sent or len(self._flights) == _LANES):
+            self._land_oldest(began_s, again=sent)
+        elif not sent:
+            self._idle()
+
+    def _plainly(self, began_s: float) -> None:
+        """The next turn when nothing is on its way; whoever ends makes room for those who wait, so they come first."""
+        if self._flights:
+            self._land()
+        else:
+            self._plain_turn(began_s)
+
+    def _may_send(self) -> bool:
+        """A prompt's own turn takes long enough to hide the host, and whoever comes waits for one of them at most."""
+        return not (self._flights and self._flights[-1].chunk and ahead.long_alone(self._scheduler))
+
+    def _send(self) -> bool:
+        turn = self._scheduler.next_turn(ahead=True)
+        if turn is None:
+            return False
+        self._watch(turn.window.rows)
+        last = self._flights[-1] if self._flights else None
+        self._flights.append(self._ahead.start(turn, self._outbox, last=last))
+        self._repeats = ahead.repeats(turn, self._scheduler.limits)
+        self._stops = frozenset().union(*[session.request.stop_token_ids for session in turn.sessions])
+        return True
+
+    def _land(self) -> None:
+        while self._flights:
+            self._land_oldest(time.perf_counter(), again=False)
+
+    def _land_oldest(self, began_s: float, *, again: bool) -> None:
+        scheduler, flight = self._scheduler, self._flights.popleft()
+        tokens_before, before_s, waiting_s = scheduler.generated_tokens, self._seen_s, time.perf_counter()
+        again = again and self._drain_at_s is None and bool(self._flights) and self._flights[-1].turn is flight.turn
+
+        def first(ids: Sequence[int], bad: Sequence[int]) -> None:
+            if again and self._repeats > 0 and self._nothing_happened(ids, bad):
+                self._flights.append(self._ahead.again(flight))
+            self._seen_s = time.perf_counter()
+
+        self._watch(0)
+        self._ahead.land(flight, self._outbox, first=first)
+        self._watchdog.end()
+        if len(self._flights) == _LANES:
+            self._repeated(flight.turn)
+        scheduler.drafting.note(
+            flight.turn, steps=flight.asks[0].draft_max, seconds=self._seen_s - max(before_s, flight.sent_s)
+        )
+        ended_s = time.perf_counter()
+        self._board.add(
+            forward_s=self._seen_s - waiting_s,
+            sample_s=0.0,
+            draft_s=0.0,
+            host_s=waiting_s - began_s + ended_s - self._seen_s,
+            tokens=scheduler.generated_tokens - tokens_before,
+        )
+
+    def _repeated(self, turn: Turn) -> None:
+        """A turn was sent again: counts it, and looks whether the next one is to have other drafts."""
+        scheduler, sessions = self._scheduler, turn.sessions
+        self._repeats -= 1
+        before = [session.acceptance.planned for session in sessions]
+        scheduler.drafting.plan(scheduler.running, sessions, group=0, sharing=len(sessions))
+        if before != [session.acceptance.planned for session in sessions]:
+            self._repeats = 0
+
+    def _nothing_happened(self, ids: Sequence[int], bad: Sequence[int]) -> bool:
+        """Whether the answer can end nobody, and nobody came or left meanwhile."""
+        return not self._scheduler.queue.called and self._stops.isdisjoint(ids) and not any(bad)
+
+    def _watch(self, rows: int) -> None:
+        """The device is silent until what it has is computed."""
+        self._watchdog.begin(rows + sum([flight.turn.window.rows for flight in self._flights]))
