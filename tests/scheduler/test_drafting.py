@@ -255,3 +255,23 @@ def test_windows_that_take_no_time_break_nothing() -> None:
             planner.plan([session], [session], group=0, sharing=1)
             planner.note(turn, steps=drafts, seconds=0.0 if drafts else 1e-3)
     assert planner.plans()[0].tokens >= 1
+
+
+@pytest.mark.parametrize("cost", COSTS)
+def test_alone_again_is_planned_as_never_in_company_spec_14(cost: Cost) -> None:
+    """SPEC-14: once the other one has left, the plan is that of a conversation that never had company."""
+    planner, both = DraftPlanner(limits()), [decoding(0), decoding(1)]
+    for session in both:
+        for _ in range(100):
+            session.acceptance.record(MOST, 2)
+    found = []
+    for present in (both[:1], both, both[:1]):
+        for _ in range(40):
+            planner.plan(present, present, group=0, sharing=len(present))
+            drafts = [session.acceptance.planned for session in present]
+            spans = tuple(Span(slot=slot, start=0, tokens=(1,) * (1 + count)) for slot, count in enumerate(drafts))
+            turn = Turn(Window(spans), tuple(present), len(present))
+            seconds = cost(turn.window.rows, len(present), planner.steps(turn)) / 1e3
+            planner.note(turn, steps=planner.steps(turn), seconds=seconds)
+        found.append(planner.plans()[0].depths)
+    assert found[0] == found[2]
