@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import socket
 import subprocess
@@ -21,6 +22,7 @@ from appliance.rig.running import find_running
 from appliance.rig.schema import BUILTIN
 from appliance.rig.write import write_rig
 from setup_wizard.compose import Host, override
+from setup_wizard.failures import FREE_THE_PORT, NO_TOOLKIT, failure
 from setup_wizard.finish import OVERRIDE, reserved
 
 QUESTION = "What is the capital of France?"
@@ -28,19 +30,7 @@ POLL_S = 1.0
 LOAD_S = 3600.0
 COMMAND_S = 30.0
 ENDED = ("exited", "restarting", "dead")
-FAILURES = (
-    (
-        "could not select device driver",
-        "Docker has no NVIDIA container toolkit: install nvidia-container-toolkit, run "
-        "nvidia-ctk runtime configure --runtime=docker, and restart Docker",
-    ),
-    ("port is already allocated", "another program holds the port: stop it, or choose another on the access screen"),
-    ("address already in use", "another program holds the port: stop it, or choose another on the access screen"),
-    ("Cannot connect to the Docker daemon", "Docker does not run here: start it, such as with systemctl start docker"),
-    ("permission denied", "this user may not ask Docker: add it to the group docker, or run as root"),
-    ("CERTIFICATE_VERIFY_FAILED", "a proxy replaces certificates: certs/README.md says what to do"),
-    ("no space left on device", "the disk is full: docker system prune frees what Docker no longer needs"),
-)
+ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")  # Compose clears its line before one of the log
 
 Say = Callable[[str], None]
 Run = Callable[[Sequence[str], Path], Iterator[str]]
@@ -101,14 +91,14 @@ def start(loaded: LoadedRig, machine: Machine, project: Path, *, say: Say, tools
     written = write_rig(project / OVERRIDE, override(reserved(loaded, machine), host_of(loaded)))
     if written.changed:
         say(f"wrote {written.path}")
+    server = loaded.rig.server
     last: list[str] = []
     try:
         for line in tools.run(["docker", "compose", "up", "-d", "--build"], project):
             last = [*last[-39:], line]
             say(line)
     except CommandFailed as error:
-        raise MachineError(*_why(last, str(error))) from error
-    server = loaded.rig.server
+        raise failure(last, str(error), address=f"{server.host} port {server.port}") from error
     url = base_url(server.host, server.port)
     with tools.connect(url) if key is None else Client(url, key=key) as client:
         _follow(client, project, say=say, tools=tools)
@@ -146,7 +136,7 @@ def _look(loaded: LoadedRig, machine: Machine, tools: Tools) -> None:
             hint="install the package docker-compose-plugin",
         )
     if reserved(loaded, machine) and found.nvidia is False:
-        raise MachineError("Docker cannot hand cards over", hint=FAILURES[0][1])
+        raise MachineError(NO_TOOLKIT)
 
 
 def _port(loaded: LoadedRig) -> None:
@@ -162,7 +152,7 @@ def _port(loaded: LoadedRig) -> None:
         except OSError as error:
             raise AddressError(
                 f"{host} port {port} cannot be had: {(error.strerror or str(error)).lower()}",
-                hint="stop the program that holds it, or choose another on the access screen",
+                hint=FREE_THE_PORT,
             ) from error
 
 
@@ -197,15 +187,6 @@ def _ended(project: Path, tools: Tools) -> None:
     raise MachineError(f"the container ended: {said[-1].strip()}", hint="docker compose logs strata says more")
 
 
-def _why(lines: Sequence[str], code: str) -> tuple[str]:
-    text = "\n".join(lines)
-    for words, sentence in FAILURES:
-        if words.lower() in text.lower():
-            return (sentence,)
-    said = next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
-    return (f"docker compose up failed ({code}): {said}",)
-
-
 def run_lines(words: Sequence[str], folder: Path) -> Iterator[str]:
     """Output of a command line by line, errors among it.
 
@@ -229,7 +210,7 @@ def run_lines(words: Sequence[str], folder: Path) -> Iterator[str]:
     with process:
         assert process.stdout is not None
         for line in process.stdout:
-            yield line.rstrip()
+            yield ESCAPE.sub("", line).rstrip()
     if process.returncode != 0:
         raise CommandFailed(f"exit code {process.returncode}")
 

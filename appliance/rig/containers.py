@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import os
 import re
 import shutil
 import subprocess
@@ -117,6 +118,8 @@ def _why(error: Exception) -> str:
     text = str(error)
     if "Permission" in text:
         return "this user may not ask Docker: add it to the group docker, or run as root"
+    if named := os.environ.get("DOCKER_HOST"):
+        return f"no Docker answers at $DOCKER_HOST, which is {named}: start it there, or unset DOCKER_HOST"
     if "FileNotFound" in text or "No such file" in text or "Connection refused" in text or "ConnectionRefused" in text:
         return "Docker does not run here: start it, such as with systemctl start docker"
     return f"Docker does not answer: {(text.splitlines() or [type(error).__name__])[0][:160]}"

@@ -112,7 +112,7 @@ def test_a_server_whose_keys_nobody_knows_is_only_waited_for(tmp_path: Path) -> 
         ),
         pytest.param(
             tools(up=["Bind for 0.0.0.0:8080 failed: port is already allocated"], fails=True),
-            "another program holds the port",
+            "another program holds 127.0.0.1 port",
             id="port taken meanwhile",
         ),
         pytest.param(
