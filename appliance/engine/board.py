@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from appliance.engine.handle import CacheStatus, DraftCounts, EngineStatus, QueueStatus, SlotStatus, TimingStatus
+from appliance.engine.handle import (
+    CacheStatus,
+    DraftCounts,
+    EngineStatus,
+    QueueStatus,
+    SlotStatus,
+    TimingStatus,
+    WindowCost,
+)
 from appliance.model.expert_status import ExpertStatus
 from appliance.model.stage_status import StageStatus
 from appliance.scheduler.planner import totals
@@ -87,6 +95,19 @@ class Board:
             nonfinite_rows=scheduler.nonfinite_rows,
             last_fault=None,
             stages=self._stages(),
+            plans=scheduler.drafting.plans(),
+            costs=tuple(
+                WindowCost(
+                    groups=groups,
+                    conversations=one.shape.conversations,
+                    rows=one.shape.rows,
+                    steps=one.shape.steps,
+                    seconds=one.seconds,
+                    windows=one.count,
+                )
+                for groups, found in scheduler.drafting.measured().items()
+                for one in found
+            ),
         )
 
 

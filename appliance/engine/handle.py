@@ -8,6 +8,7 @@ from typing import Protocol
 
 from appliance.model.expert_status import ExpertStatus
 from appliance.model.stage_status import StageStatus
+from appliance.scheduler.drafting import DraftPlan
 from appliance.scheduler.request import (
     Event,
     Finished,
@@ -23,6 +24,7 @@ from appliance.scheduler.request import (
 __all__ = [
     "CacheStatus",
     "DraftCounts",
+    "DraftPlan",
     "EngineHandle",
     "EngineStatus",
     "Event",
@@ -40,6 +42,7 @@ __all__ = [
     "TokenLogprob",
     "Tokens",
     "Usage",
+    "WindowCost",
 ]
 
 
@@ -110,8 +113,30 @@ class TimingStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WindowCost:
+    """What windows of one shape took, which the drafts are planned by.
+
+    Attributes:
+        groups: that were on their way side by side.
+        conversations, rows, steps: of the window, and of the chain of drafts after it.
+        seconds: median of the latest ones, from the end of the window before.
+        windows: how many those are.
+    """
+
+    groups: int
+    conversations: int
+    rows: int
+    steps: int
+    seconds: float
+    windows: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineStatus:
-    """A consistent picture of the engine between two windows; `stages` is empty where one device computes."""
+    """A consistent picture of the engine between two windows; `stages` is empty where one device computes.
+
+    `plans`: what the next windows of each group carry and why; `costs`: what such windows took.
+    """
 
     slots: tuple[SlotStatus, ...]
     queue: QueueStatus
@@ -122,6 +147,8 @@ class EngineStatus:
     nonfinite_rows: int
     last_fault: str | None
     stages: tuple[StageStatus, ...] = ()
+    plans: tuple[DraftPlan, ...] = ()
+    costs: tuple[WindowCost, ...] = ()
 
 
 class RequestStream(Protocol):

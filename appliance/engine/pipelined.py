@@ -94,6 +94,7 @@ class PipelinedLoop(EngineLoop):
         self._flyer = stepper
         self._flights: deque[Flight] = deque()
         self._groups = scheduler.limits.groups
+        self._landed_s = 0.0
 
     def _once(self) -> None:
         began_s = time.perf_counter()
@@ -150,6 +151,8 @@ class PipelinedLoop(EngineLoop):
         """Sends a turn on its way, or computes it the plain way and returns how long that took."""
         self._watch(turn.window.rows)
         began_s, plain_s = time.perf_counter(), 0.0
+        if not self._flights:
+            self._landed_s = began_s
         flight = self._flyer.start(turn, self._outbox, lane=lane)
         if flight is None:
             self._stepper.step(turn, self._outbox)
@@ -165,8 +168,14 @@ class PipelinedLoop(EngineLoop):
 
     def _land_oldest(self) -> None:
         self._watch(0)
-        self._flyer.land(self._flights.popleft(), self._outbox)
+        flight = self._flights.popleft()
+        reads = any(lane >= self._groups for lane in (flight.ticket.lane, *self._lanes()))
+        self._flyer.land(flight, self._outbox)
         self._watchdog.end()
+        before_s, self._landed_s = self._landed_s, time.perf_counter()
+        if not reads:  # windows of all groups come at the pace of the busiest stage
+            steps = flight.ticket.asks[0].draft_max
+            self._scheduler.drafting.note(flight.turn, steps=steps, seconds=self._landed_s - before_s)
 
     def _watch(self, rows: int) -> None:
         """The device is silent until what it has is computed."""

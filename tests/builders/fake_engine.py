@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from appliance.engine.handle import (
     CacheStatus,
     DraftCounts,
+    DraftPlan,
     EngineStatus,
     Event,
     ExpertStatus,
@@ -25,6 +26,7 @@ from appliance.engine.handle import (
     TokenLogprob,
     Tokens,
     Usage,
+    WindowCost,
 )
 from appliance.errors import ApplianceError, ContextLengthError, NotReadyError, QueueFullError
 
@@ -171,6 +173,8 @@ class FakeEngine:
     draining: bool = False
     last_fault: str | None = None
     stages: tuple[StageStatus, ...] = ()
+    plans: tuple[DraftPlan, ...] = ()
+    costs: tuple[WindowCost, ...] = ()
     gaps: tuple[float | None, float | None] = (None, None)
     experts: ExpertStatus | None = None
     windows: int = 0
@@ -271,6 +275,8 @@ class FakeEngine:
             nonfinite_rows=0,
             last_fault=self.last_fault,
             stages=self.stages,
+            plans=self.plans,
+            costs=self.costs,
         )
 
 

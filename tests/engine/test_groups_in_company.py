@@ -32,10 +32,32 @@ def test_every_slot_drafts_in_every_group_spec_01(users: int, groups: int) -> No
             for prompt, answer in zip(PROMPTS, answers, strict=False):
                 assert answer.ids == model.greedy(prompt, 60)
                 assert answer.finished.usage.drafts_accepted > 0
-            plans = run.status().drafts
-            assert all(plans.offered)
+            status = run.status()
+            assert all(status.drafts.offered)
+            assert {cost.conversations for cost in status.costs} <= set(range(1, users + 1))
+            assert sum(cost.windows for cost in status.costs) > 0
 
     play(scenario)
+
+
+def test_plans_of_both_groups_are_told_while_they_decode() -> None:
+    model, seen = StagedFake(), []
+
+    async def scenario() -> None:
+        async with running(model, slots=4, groups=2, max_rows=ROWS) as run:
+
+            def look(answer: Answer) -> None:
+                seen.append(run.status().plans)
+
+            await asyncio.gather(*(collect(run.ask(prompt, 80), after=look) for prompt in PROMPTS[:4]))
+
+    play(scenario)
+    both = [plans for plans in seen if len(plans) == 2]
+    assert both
+    for plan in both[-1]:
+        assert plan.rows == len(plan.depths) + sum(plan.depths)
+        assert plan.steps == max(plan.depths)
+        assert plan.why
 
 
 def test_the_same_prompt_is_drafted_alike_in_every_slot_spec_02() -> None:

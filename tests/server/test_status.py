@@ -11,7 +11,7 @@ import sys
 import httpx
 import pytest
 
-from appliance.engine.handle import ExpertStatus, StageStatus
+from appliance.engine.handle import DraftPlan, ExpertStatus, StageStatus, WindowCost
 from appliance.server.backend import Readiness
 from tests.builders.fake_engine import FakeEngine, endless, hold
 from tests.builders.live_server import FakeBackend, ids, live
@@ -27,6 +27,7 @@ KEYS = {
     "cache",
     "timings",
     "drafts",
+    "drafting",
     "requests_finished",
     "nonfinite_rows",
     "sampling",
@@ -110,6 +111,22 @@ def test_several_cards_show_milliseconds_idle_share_and_the_way_between_them():
     ):
         assert line in text
     assert text.count("strata:stage_route{") == 1
+
+
+def test_drafts_are_planned_in_the_open_spec_09():
+    """SPEC-09: how many drafts whom, why, and what windows took."""
+    chat = Chat()
+    with chat.client() as client:
+        assert client.get("/v1/status").json()["drafting"] == {"plans": [], "costs": []}
+        chat.engine.plans = (
+            DraftPlan(group=0, depths=(4, 1), rows=7, steps=4, tokens=4.5, window_s=0.008, why="because"),
+        )
+        chat.engine.costs = (WindowCost(groups=1, conversations=2, rows=7, steps=4, seconds=0.008, windows=8),)
+        shown = client.get("/v1/status").json()["drafting"]
+    assert shown["plans"] == [
+        {"group": 0, "depths": [4, 1], "rows": 7, "steps": 4, "tokens": 4.5, "window_s": 0.008, "why": "because"}
+    ]
+    assert shown["costs"] == [{"groups": 1, "conversations": 2, "rows": 7, "steps": 4, "seconds": 0.008, "windows": 8}]
 
 
 def test_the_host_gap_is_shown_where_there_is_one():

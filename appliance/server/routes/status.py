@@ -13,11 +13,13 @@ from msgspec import Struct
 from appliance.engine.handle import (
     CacheStatus,
     DraftCounts,
+    DraftPlan,
     QueueStatus,
     SamplingParams,
     SlotStatus,
     StageStatus,
     TimingStatus,
+    WindowCost,
 )
 from appliance.server.backend import Readiness, RigSummary
 from appliance.server.context import AnyRequest, Context
@@ -58,6 +60,13 @@ class StageView(Struct):
     route: str
 
 
+class Drafting(Struct):
+    """What the next windows of each group carry and why, and what such windows took."""
+
+    plans: tuple[DraftPlan, ...]
+    costs: tuple[WindowCost, ...]
+
+
 class Status(Struct):
     """The object. `stages` is empty where one device computes."""
 
@@ -70,6 +79,7 @@ class Status(Struct):
     cache: CacheStatus
     timings: TimingStatus
     drafts: DraftCounts
+    drafting: Drafting
     requests_finished: Mapping[str, int]
     nonfinite_rows: int
     sampling: Defaults
@@ -93,6 +103,7 @@ async def status(request: AnyRequest) -> Status:
         cache=now.cache,
         timings=now.timings,
         drafts=now.drafts,
+        drafting=Drafting(now.plans, now.costs),
         requests_finished=now.requests_finished,
         nonfinite_rows=now.nonfinite_rows,
         sampling=defaults(
