@@ -1,4 +1,4 @@
-"""Owns the command line of `strata`: serve, check, plan, probe, chat, keys, bench, doctor, health; the exit code."""
+"""Owns the command line of `strata`: serve, check, plan, probe, models, chat, keys, and so on; the exit code."""
 
 from __future__ import annotations
 
@@ -66,6 +66,19 @@ def parser() -> argparse.ArgumentParser:
     )
     add_options(bench)
 
+    models = commands.add_parser(
+        "models",
+        help="list models, and download one",
+        description="Lists what is here, and what is published.",
+    )
+    place = "of the models; `models` beside compose.yaml or the rig by default"
+    models.add_argument("--folder", metavar="PATH", help=place)
+    get = models.add_subparsers(dest="action", metavar="ACTION").add_parser(
+        "get", help="download one", description="Downloads a model; the same command goes on where it was stopped."
+    )
+    get.add_argument("--folder", default=argparse.SUPPRESS, metavar="PATH", help=place)
+    get.add_argument("name", help="as `strata models` lists it, or OWNER/NAME or OWNER/NAME:SIZE on the hub")
+
     keys = commands.add_parser(
         "keys", help="add, list and remove API keys", description="Keeps the keys file of the rig."
     )
@@ -110,6 +123,10 @@ def run(arguments: argparse.Namespace) -> ExitCode:
         from appliance.probe_command import probe_machine
 
         return probe_machine(arguments)
+    if arguments.command == "models":
+        from appliance.models.command import models
+
+        return models(arguments)
     if arguments.command == "doctor":
         from appliance.doctor.command import doctor
 

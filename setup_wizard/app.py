@@ -16,8 +16,8 @@ from textual.geometry import Size
 
 from appliance.errors import ApplianceError, ExitCode
 from appliance.examine import Examined
+from appliance.models.place import models_folder
 from appliance.rig.machine import Machine
-from appliance.rig.paths import in_image
 from setup_wizard.draft import Answer, Draft, Judged, Model, judged
 from setup_wizard.headless import begin, comes_first, present_text
 from setup_wizard.recommend import Recommended, recommended
@@ -25,7 +25,6 @@ from setup_wizard.screens import STEPS
 from setup_wizard.screens.base import Step
 from setup_wizard.screens.small import TooSmall, is_small
 from setup_wizard.sources import Sources, real_sources
-from setup_wizard.start import project_folder
 from setup_wizard.style import CSS
 
 T = TypeVar("T")
@@ -191,14 +190,6 @@ class SetupApp(App[int]):
                 later(done, found)
 
         self.sources.spawn(run)
-
-
-def models_folder(rig: Path) -> Path:
-    """Where models are kept: the image's mount, the folder beside compose.yaml, or one beside the rig."""
-    if in_image():
-        return Path("/models")
-    project = project_folder()
-    return (project or rig.parent) / "models"
 
 
 def _raise(error: Exception) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from appliance.models.catalogue import read_catalogue
 from appliance.models.download import Tell, check_space, download
 from appliance.models.find import FoundSet, find_models
+from appliance.models.place import project_folder
 from appliance.models.repository import RemoteSet, look_up, wanted
 from appliance.probe_command import running_appliance
 from appliance.rig.containers import IMAGE
@@ -18,7 +19,7 @@ from appliance.rig.machine import Machine, probe
 from appliance.rig.measure import Measured, Progress, measure
 from setup_wizard.draft import Draft
 from setup_wizard.recommend import Offered, offers
-from setup_wizard.start import Tools, project_folder, real_tools
+from setup_wizard.start import Tools, real_tools
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

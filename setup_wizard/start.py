@@ -64,14 +64,6 @@ def host_commands(rig: Path) -> tuple[str, ...]:
     )
 
 
-def project_folder(start: Path | None = None) -> Path | None:
-    """The folder of compose.yaml: the working folder, or the checkout that this package runs from."""
-    for folder in (start or Path.cwd(), Path(__file__).parents[1]):
-        if (folder / "compose.yaml").is_file() and (folder / "Dockerfile").is_file():
-            return folder
-    return None
-
-
 def start(loaded: LoadedRig, machine: Machine, project: Path, *, say: Say, tools: Tools, key: str | None = None) -> str:
     """Starts the container and gives the first answer.
 
@@ -215,4 +207,4 @@ def run_lines(words: Sequence[str], folder: Path) -> Iterator[str]:
         raise CommandFailed(f"exit code {process.returncode}")
 
 
-__all__ = ["Tools", "host_commands", "host_of", "project_folder", "real_tools", "start"]
+__all__ = ["Tools", "host_commands", "host_of", "real_tools", "start"]
