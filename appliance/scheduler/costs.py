@@ -16,6 +16,8 @@ _SHAPES: Final = 48
 _PRIOR: Final = 2.0
 # A shape's own times count fully beside the curve from about so many on.
 _TRUST: Final = 2.0
+# Windows of a number of conversations from which on a line goes through them.
+_ENOUGH: Final = 16
 # No window is shorter, whatever a line says.
 _SHORTEST_S: Final = 1e-6
 _TERMS: Final = 4
@@ -71,7 +73,9 @@ class CostCurve:
         self._expected = (1.0, expected.row, expected.step, expected.more)
         self._times: dict[Shape, deque[float]] = {}
         self._offsets: dict[tuple[int, int], float] = {}
+        self._counts: dict[int, int] = {}
         self._line: tuple[float, ...] = self._expected
+        self._expected_line: tuple[float, ...] = self._expected
         self._medians: dict[Shape, tuple[float, int]] = {}
         self._stale = False
 
@@ -84,16 +88,24 @@ class CostCurve:
                 del self._times[next(iter(self._times))]
         times.append(max(seconds, _SHORTEST_S))
         self._times[shape] = times  # the latest is last
+        self._counts[shape.conversations] = self._counts.get(shape.conversations, 0) + 1
         self._stale = True
 
     def knows(self, shape: Shape) -> bool:
         """Whether such windows came more than once."""
         return len(self._times.get(shape, ())) > 1
 
+    def knows_company(self, conversations: int) -> bool:
+        """Whether enough windows of so many conversations came for a line through them.
+
+        A line through windows of four says nonsense of windows of two, so those go by what was expected at first.
+        """
+        return self._counts.get(conversations, 0) >= _ENOUGH
+
     def seconds(self, rows: range, *, conversations: int, steps: int) -> list[float]:
         """Of windows of so many rows; before the first `note` in units of a window of one row."""
         self._draw()
-        window, row, step, more = self._line
+        window, row, step, more = self._line if self.knows_company(conversations) else self._expected_line
         first = window + steps * (step + more * (conversations - 1)) - row
         return [self._bent((count, conversations, steps), first + row * count) for count in rows]
 
@@ -118,11 +130,13 @@ class CostCurve:
         self._medians = {shape: (statistics.median(times), len(times)) for shape, times in self._times.items()}
         points = [(_features(shape), median, count) for shape, (median, count) in self._medians.items()]
         size = sum(m * n for _, m, n in points) / sum(_value(self._expected, f) * n for f, _, n in points)
-        self._line = _fit(points, tuple(size * one for one in self._expected))
+        self._expected_line = tuple(size * one for one in self._expected)
+        self._line = _fit(points, self._expected_line)
         off: dict[tuple[int, int], tuple[float, int]] = {}
         for shape, (median, count) in self._medians.items():
             total, weight = off.get(shape[:2], (0.0, 0))
-            off[shape[:2]] = total + count * (median - _value(self._line, _features(shape))), weight + count
+            line = self._line if self.knows_company(shape.conversations) else self._expected_line
+            off[shape[:2]] = total + count * (median - _value(line, _features(shape))), weight + count
         self._offsets = {rows: total / (weight + _TRUST) for rows, (total, weight) in off.items()}
 
 

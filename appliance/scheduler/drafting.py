@@ -177,8 +177,9 @@ class DraftPlanner:
             return
         curve, most = self._curve(), standing.most
         shares = [session.acceptance.shares() for session in standing.members]
-        # One draft at least, until a conversation has shown that it is not worth a row.
-        least = [min(most, 0 if session.acceptance.measured else 1) for session in standing.members]
+        # One draft at least, until a conversation has shown that it is not worth a row of a window whose cost is known.
+        known = curve.knows_company(len(shares))
+        least = [min(most, 0 if known and session.acceptance.measured else 1) for session in standing.members]
         rows = self._limits.window_rows or len(shares) * (1 + most)
         found = choose(shares, curve, most=most, rows=rows, least=least)
         if before is not None and max(before.depths) <= most:

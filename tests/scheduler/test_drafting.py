@@ -173,6 +173,7 @@ def test_rows_that_cost_as_much_as_a_window_carry_no_draft() -> None:
         pytest.param({"window_rows": 8}, 3, [], (1, 1, 1), 1, FULL, id="few rows"),
         pytest.param({}, 2, [(200, 0), (15, 0)], (0, 1), 1, FEWER, id="one at least until it is measured"),
         pytest.param({}, 1, [(200, 0)], (0,), 0, NONE, id="off where none stands"),
+        pytest.param({"window_rows": 8}, 2, [(200, 3), (200, 4)], (3, 3), 3, FULL, id="few rows, both good"),
         pytest.param({}, 2, [(200, 2), (200, 4)], (2, 4), 4, FEWER, id="each its own"),
     ],
 )
@@ -190,13 +191,19 @@ def test_what_is_planned_and_why(
     for session, (windows, right) in zip(sessions, shares, strict=False):
         for _ in range(windows):
             session.acceptance.record(MOST, right)
+    spans = tuple(Span(slot=slot, start=0, tokens=(1,)) for slot in range(conversations))
+    if shares:  # so many windows came that their cost counts as known
+        for count in (0, MOST) * 8:
+            turn = Turn(
+                Window((*spans[1:], replace(spans[0], tokens=(1,) * (1 + count)))), tuple(sessions), conversations
+            )
+            planner.note(turn, steps=count, seconds=launches(turn.window.rows, conversations, count) / 1e3)
     planner.plan(sessions, sessions, group=0, sharing=conversations)
     assert tuple(session.acceptance.planned for session in sessions) == depths
     (plan,) = planner.plans()
     assert (plan.depths, plan.steps, plan.why) == (depths, steps, why)
     assert plan.rows == conversations + sum(depths)
-    assert plan.window_s is None, "nothing is measured yet"
-    spans = tuple(Span(slot=slot, start=0, tokens=(1,)) for slot in range(conversations))
+    assert (plan.window_s is None) == (not shares), "nothing is measured yet"
     assert planner.steps(Turn(Window(spans), tuple(sessions), conversations)) == steps
 
 
