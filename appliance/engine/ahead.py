@@ -7,6 +7,7 @@ window more, which are dropped.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -18,14 +19,20 @@ from appliance.engine.loop import EngineLoop
 from appliance.engine.outbox import Outbox
 from appliance.engine.steps import DeviceStepper
 from appliance.engine.watchdog import Watchdog
-from appliance.model.interface import AheadModel, Ask, Ticket, nothing
-from appliance.scheduler import ahead
+from appliance.model.interface import AheadModel, Ask, Glance, Ticket, nothing
+from appliance.scheduler.ahead import arrive, doubt, land, long_alone, repeats, send
 from appliance.scheduler.scheduler import Scheduler
 from appliance.scheduler.session import Session
 from appliance.scheduler.windows import Turn
 
 # One that is computed and one that waits for it.
 _LANES = 2
+# How long the event loop may keep the interpreter once a window has ended: a window in a hundred is noticed so much
+# sooner than with Python's 5 ms (see docs/performance.md).
+SWITCH_S = 1e-5
+# How long the engine's thread may keep it from there to the next launch: whoever shares a processor with others is not
+# to be given the interpreter, and then no time to use it.
+KEEP_S = 5e-3
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -83,24 +90,25 @@ class AheadStepper(DeviceStepper):
         meanwhile: Callable[[], None] = nothing,
     ) -> Flight:
         ticket = self.staged.submit(turn.window, asks, lane=lane, meanwhile=meanwhile)
-        ahead.send(self._scheduler, turn)
+        send(self._scheduler, turn)
         return Flight(turn, asks, ticket, chunk, time.perf_counter())
 
-    def land(self, flight: Flight, outbox: Outbox, *, first: Callable[[Sequence[int], Sequence[int]], None]) -> None:
+    def land(self, flight: Flight, outbox: Outbox, *, first: Glance) -> None:
         """Waits for it and settles it; `first`: see `AheadModel`.
 
         Raises:
             EngineFault: the device kept other rows of a conversation than the host.
         """
         found = self.staged.collect(flight.ticket, first=first)
-        outbox.add(ahead.land(self._scheduler, flight.turn, found))
+        outbox.add(land(self._scheduler, flight.turn, found))
 
 
 class AheadLoop(EngineLoop):
     """Two windows on their way; turns that want more than a draw wait for both and go the plain way.
 
-    Where an answer ends nobody and nobody came or left, the last turn is sent once more before anything else is done
-    about the answer. Otherwise the answer is settled first, and the next turn is composed.
+    When one is back, the next one is sent before anything of the answer is settled: the last one once more, where
+    nobody came, left or can have ended, which takes next to nothing; else it is composed, without whom the answer may
+    have ended.
     """
 
     def __init__(
@@ -123,23 +131,26 @@ class AheadLoop(EngineLoop):
 
     def _once(self) -> None:
         began_s = time.perf_counter()
-        if len(self._flights) < _LANES:
-            self._scheduler.queue.calm()  # whatever calls from here on is looked at in the next turn
-            self._outbox.add(self._leavers())
-            for session in self._scheduler.admit():
-                self._stepper.open(session)
-                self._outbox.changed()
+        sent = len(self._flights) == _LANES
+        if not sent:
+            self._look()
             if not self._ahead.draws(self._scheduler.running):
                 self._plainly(began_s)
                 return
-            sent = self._may_send() and self._send()
-        else:
-            sent = True
+            sent = self._send()
         self._outbox.send()
         if self._flights and (not sent or len(self._flights) == _LANES):
-            self._land_oldest(began_s, again=sent)
+            self._land_oldest(began_s, ahead=sent)
         elif not sent:
             self._idle()
+
+    def _look(self) -> None:
+        """Who left, who came."""
+        self._scheduler.queue.calm()  # whatever calls from here on is looked at next time
+        self._outbox.add(self._leavers())
+        for session in self._scheduler.admit():
+            self._stepper.open(session)
+            self._outbox.changed()
 
     def _plainly(self, began_s: float) -> None:
         """The next turn when nothing is on its way; whoever ends makes room for those who wait, so they come first."""
@@ -148,51 +159,75 @@ class AheadLoop(EngineLoop):
         else:
             self._plain_turn(began_s)
 
-    def _may_send(self) -> bool:
-        """A prompt's own turn takes long enough to hide the host, and whoever comes waits for one of them at most."""
-        return not (self._flights and self._flights[-1].chunk and ahead.long_alone(self._scheduler))
-
     def _send(self) -> bool:
-        turn = self._scheduler.next_turn(ahead=True)
+        """Composes the next turn and sends it, if there is one.
+
+        A prompt's own turn takes long enough to hide the host, and whoever comes waits for one of them at most.
+        """
+        scheduler, last = self._scheduler, self._flights[-1] if self._flights else None
+        if last is not None and last.chunk and long_alone(scheduler):
+            return False
+        turn = scheduler.next_turn(ahead=True)
         if turn is None:
             return False
         self._watch(turn.window.rows)
-        last = self._flights[-1] if self._flights else None
-        self._flights.append(self._ahead.start(turn, self._outbox, last=last))
-        self._repeats = ahead.repeats(turn, self._scheduler.limits)
+        flight = self._ahead.start(turn, self._outbox, last=last)
+        self._flights.append(flight)
+        self._repeats = repeats(flight.turn, scheduler.limits)
         self._stops = frozenset().union(*[session.request.stop_token_ids for session in turn.sessions])
         return True
 
     def _land(self) -> None:
         while self._flights:
-            self._land_oldest(time.perf_counter(), again=False)
+            self._land_oldest(time.perf_counter(), ahead=False)
 
-    def _land_oldest(self, began_s: float, *, again: bool) -> None:
+    def _land_oldest(self, began_s: float, *, ahead: bool) -> None:
+        """Waits for the oldest window, and settles its answer; `ahead`: the next one is sent before that."""
         scheduler, flight = self._scheduler, self._flights.popleft()
         tokens_before, before_s, waiting_s = scheduler.generated_tokens, self._seen_s, time.perf_counter()
-        again = again and self._drain_at_s is None and bool(self._flights) and self._flights[-1].turn is flight.turn
 
-        def first(ids: Sequence[int], bad: Sequence[int]) -> None:
-            if again and self._repeats > 0 and self._nothing_happened(ids, bad):
-                self._flights.append(self._ahead.again(flight))
+        def first(ids: Sequence[int], bad: Sequence[int], rows: Sequence[int]) -> None:
             self._seen_s = time.perf_counter()
+            sys.setswitchinterval(KEEP_S)
+            self._go_on(flight, ids, bad, rows, ahead=ahead)
+            sys.setswitchinterval(SWITCH_S)
 
         self._watch(0)
         self._ahead.land(flight, self._outbox, first=first)
         self._watchdog.end()
-        if len(self._flights) == _LANES:
-            self._repeated(flight.turn)
         scheduler.drafting.note(
             flight.turn, steps=flight.asks[0].draft_max, seconds=self._seen_s - max(before_s, flight.sent_s)
         )
-        ended_s = time.perf_counter()
         self._board.add(
             forward_s=self._seen_s - waiting_s,
             sample_s=0.0,
             draft_s=0.0,
-            host_s=waiting_s - began_s + ended_s - self._seen_s,
+            host_s=waiting_s - began_s + time.perf_counter() - self._seen_s,
             tokens=scheduler.generated_tokens - tokens_before,
         )
+
+    def _go_on(
+        self, flight: Flight, ids: Sequence[int], bad: Sequence[int], rows: Sequence[int], *, ahead: bool
+    ) -> None:
+        """A window is back: sends the next one, if `ahead`, before anything is settled."""
+        scheduler = self._scheduler
+        if not ahead or self._drain_at_s is not None:
+            arrive(scheduler, flight.turn)
+            return
+        used = sum(rows[: len(flight.turn.sessions)])
+        calm = self._stops.isdisjoint(ids[:used]) and not any(bad[:used])
+        again = calm and self._repeats > 0 and not scheduler.queue.called
+        if again and self._flights[-1].turn is flight.turn:
+            self._flights.append(self._ahead.again(flight))
+            arrive(scheduler, flight.turn)
+            self._repeated(flight.turn)
+            return
+        arrive(scheduler, flight.turn)
+        if not calm:
+            doubt(flight.turn, ids, bad, rows)
+        self._look()
+        if self._ahead.draws(scheduler.running):
+            self._send()
 
     def _repeated(self, turn: Turn) -> None:
         """A turn was sent again: counts it, and looks whether the next one is to have other drafts."""
@@ -202,10 +237,6 @@ class AheadLoop(EngineLoop):
         scheduler.drafting.plan(scheduler.running, sessions, group=0, sharing=len(sessions))
         if before != [session.acceptance.planned for session in sessions]:
             self._repeats = 0
-
-    def _nothing_happened(self, ids: Sequence[int], bad: Sequence[int]) -> bool:
-        """Whether the answer can end nobody, and nobody came or left meanwhile."""
-        return not self._scheduler.queue.called and self._stops.isdisjoint(ids) and not any(bad)
 
     def _watch(self, rows: int) -> None:
         """The device is silent until what it has is computed."""

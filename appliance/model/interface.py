@@ -127,7 +127,11 @@ def nothing() -> None:
     """What a caller has to do meanwhile who has nothing to do."""
 
 
-def glance(ids: Sequence[int], bad: Sequence[int]) -> None:
+Glance = Callable[[Sequence[int], Sequence[int], Sequence[int]], None]
+"""Gets the ids drawn at all rows, for each whether its logits were no numbers, and the rows of each span."""
+
+
+def no_glance(ids: Sequence[int], bad: Sequence[int], rows: Sequence[int]) -> None:
     """What a caller does first with an answer who does nothing first."""
 
 
@@ -212,13 +216,11 @@ class AheadModel(StagedModel, Protocol):
         """
         ...
 
-    def collect(
-        self, ticket: Ticket, *, first: Callable[[Sequence[int], Sequence[int]], None] = glance
-    ) -> tuple[Stepped, ...]:
-        """See `StagedModel`; `first` gets the ids drawn at all rows, and for each whether its logits were no numbers.
+    def collect(self, ticket: Ticket, *, first: Glance = no_glance) -> tuple[Stepped, ...]:
+        """See `StagedModel`; `first` is called before anything is unpacked.
 
-        It is called before anything is unpacked, and may submit the next window on the ticket's lane: where that is the
-        very window that the lane had, of spans without tokens, and the very asks, little is left to do.
+        It may submit the next window on the ticket's lane: where that is the very window that the lane had, of spans
+        without tokens, and the very asks, little is left to do.
         """
         ...
 

@@ -47,21 +47,47 @@ def send(scheduler: Scheduler, turn: Turn) -> None:
         session.due += 1
 
 
+def arrive(scheduler: Scheduler, turn: Turn) -> None:
+    """The oldest window is back; what those hold that had ended before is free. Its answer is settled by `land`."""
+    for session in turn.sessions:
+        session.flying -= 1
+        if session.state is SessionState.DONE and not session.flying:
+            scheduler.free(session)
+
+
+def doubt(turn: Turn, ids: Sequence[int], bad: Sequence[int], rows: Sequence[int]) -> None:
+    """Marks whom the turn's answer may end, so that the next window goes without them; exactly, `land` decides.
+
+    Args:
+        turn: whose answer it is.
+        ids: drawn at all rows.
+        bad: of each row, not 0 where its logits were no numbers.
+        rows: of each span.
+    """
+    first = 0
+    for index, session in enumerate(turn.sessions):
+        stop = first + rows[index]
+        drawn = range(first if index < turn.decoding else max(first, stop - 1), stop)
+        first = stop
+        if session.state is SessionState.DECODING and rows[index]:
+            stops = session.request.stop_token_ids
+            session.doubtful = any(bad[row] or ids[row] in stops for row in drawn)
+
+
 def land(scheduler: Scheduler, turn: Turn, outcomes: Sequence[Outcome]) -> list[SessionEvent]:
-    """Takes what became of the oldest window on its way; returns what the clients hear.
+    """Takes what became of the window that arrived last; returns what the clients hear.
 
     Raises:
         EngineFault: the device kept or verified other rows of a conversation than the host.
     """
     events: list[SessionEvent] = []
     for index, (session, outcome) in enumerate(zip(turn.sessions, outcomes, strict=True)):
-        session.flying -= 1
+        session.doubtful = False
         if outcome.tokens:
             session.due -= 1
         if session.state is SessionState.DONE:
-            if not session.flying:
-                scheduler.free(session)
-        elif index < turn.decoding:
+            continue
+        if index < turn.decoding:
             _decoded(scheduler, session, outcome, events)
         else:
             _read(scheduler, session, outcome, events, rows=turn.window.spans[index].rows)

@@ -95,7 +95,7 @@ class Scheduler:
             ahead: also for those with windows on their way, unless those will end them (see ahead.py).
         """
         if ahead:
-            own = [session for session in self.running if not session.due or session.room > session.due]
+            own = [one for one in self.running if not one.doubtful and (not one.due or one.room > one.due)]
         else:
             own = [session for session in self.running if session.group == group and not session.flying]
         decoding = [session for session in own if session.state is SessionState.DECODING]

@@ -32,6 +32,7 @@ class Session:
         flying: windows with it that are on their way.
         due: those of them that draw for it, a token at least each.
         wanted: drafts to verify in its next window if that is sent while one is due.
+        doubtful: an answer that is not settled yet may end it.
         read: prompt tokens in the slot's state.
         output: tokens drawn, a stop token included. The last one is not in the slot's state yet.
         drafts: proposals to verify after the last output token.
@@ -51,6 +52,7 @@ class Session:
     flying: int = 0
     due: int = 0
     wanted: int = 0
+    doubtful: bool = False
     read: int = 0
     output: list[int] = field(default_factory=list)
     drafts: tuple[int, ...] = ()

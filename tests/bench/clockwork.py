@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from appliance.model.host_gaps import HostGaps
-from appliance.model.interface import Ask, Chooser, Stepped, Ticket, glance, nothing
+from appliance.model.interface import Ask, Chooser, Glance, Stepped, Ticket, no_glance, nothing
 from appliance.model.qwen4exp.device.results import Found
 from appliance.model.qwen4exp.device.turns import plan_of, stepped_of
 from appliance.model.window import Commit, Draft, Window
@@ -34,6 +34,7 @@ class Clockwork:
         self._free_s, self._last = 0.0, [(0, 0)] * 2
         self._flying: dict[Ticket, tuple[float, list[int]]] = {}
         self._lengths: dict[int, int] = {}
+        self._drafts = [0] * SLOTS
         self._plan = torch.zeros(plan_size(ROWS), dtype=torch.int32).numpy()
         self._answer = torch.full((4 * ROWS + SLOTS * (1 + 2 * DRAFTS),), token, dtype=torch.int32)
 
@@ -83,19 +84,20 @@ class Clockwork:
         self.gaps.submitted(idle=now_s >= self._free_s)
         self._free_s = max(now_s, self._free_s) + self._window_s
         ticket = Ticket(lane, window, tuple(asks))
-        self._flying[ticket] = self._free_s, [span.rows for span in window.spans]
+        rows = [len(span.tokens) or 1 + min(span.draft_count, self._drafts[span.slot]) for span in window.spans]
+        for span, ask in zip(window.spans, asks, strict=True):
+            self._drafts[span.slot] = ask.draft_max
+        self._flying[ticket] = self._free_s, rows
         return ticket
 
-    def collect(
-        self, ticket: Ticket, *, first: Callable[[Sequence[int], Sequence[int]], None] = glance
-    ) -> tuple[Stepped, ...]:
+    def collect(self, ticket: Ticket, *, first: Glance = no_glance) -> tuple[Stepped, ...]:
         """See `AheadModel`."""
         end_s, rows = self._flying.pop(ticket)
         time.sleep(max(0.0, end_s - time.perf_counter()))
         self.late_s.append(time.perf_counter() - end_s)
         self.gaps.seen()
         answer = self._answer.tolist()
-        first(answer[:ROWS], [0] * ROWS)
+        first(answer[:ROWS], [0] * ROWS, rows)
         found = Found(
             ids=answer[:ROWS],
             bad=[0] * ROWS,

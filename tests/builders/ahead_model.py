@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from appliance.model.interface import Ask, Chooser, Stepped, Ticket, glance, nothing
+from appliance.model.interface import Ask, Chooser, Glance, Stepped, Ticket, no_glance, nothing
 from appliance.model.window import Commit, Draft, Span, Window
 from tests.builders.stepping_model import SteppingModel
 
@@ -31,6 +31,7 @@ class AheadFake(SteppingModel):
         self._outcomes: dict[Ticket, tuple[Stepped, ...]] = {}
         self._known: dict[int, tuple[int, ...]] = {}
         self._over: set[int] = set()
+        self._unsettled: set[int] = set()
 
     def open_slot(self, slot: int) -> None:
         """Not while a window with the slot is on its way."""
@@ -61,15 +62,16 @@ class AheadFake(SteppingModel):
         self.flying[lane] = {span.slot for span in window.spans}
         return ticket
 
-    def collect(
-        self, ticket: Ticket, *, first: Callable[[Sequence[int], Sequence[int]], None] = glance
-    ) -> tuple[Stepped, ...]:
+    def collect(self, ticket: Ticket, *, first: Glance = no_glance) -> tuple[Stepped, ...]:
         if sum(what == "collect" for what, *_ in self.log) == self.lost_at:
             raise RuntimeError("the card is lost")
         self.log.append(("collect", ticket.lane, {}))
-        del self.flying[ticket.lane]
+        self._unsettled = self.flying.pop(ticket.lane)
         found = self._outcomes.pop(ticket)
-        first([token for one in found for token in one.tokens], [not fine for one in found for fine in one.finite])
+        rows = [len(one.tokens) for one in found]
+        ids = [token for one in found for token in one.tokens]
+        first(ids, [not fine for one in found for fine in one.finite], rows)
+        self._unsettled = set()
         return found
 
     def advance(self, commits: Sequence[Commit], choose: Chooser) -> tuple[Draft, ...]:
@@ -92,7 +94,8 @@ class AheadFake(SteppingModel):
         """A span with the tokens that only the device knows."""
         if span.tokens:
             return span
-        assert any(span.slot in slots for slots in self.flying.values()), "the host knows the tokens"
+        known = all(span.slot not in slots for slots in (self._unsettled, *self.flying.values()))
+        assert not known, "the host knows the tokens"
         tokens = self._known[span.slot][: 1 + span.draft_count]
         self._over |= {span.slot} if self.length(span.slot) + len(tokens) > self._room(span.slot) else set()
         return Span(slot=span.slot, start=self.length(span.slot), tokens=tokens, draft_count=len(tokens) - 1)

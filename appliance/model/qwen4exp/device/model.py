@@ -8,7 +8,7 @@ import torch
 
 from appliance.errors import EngineFault
 from appliance.model.host_gaps import HostGaps
-from appliance.model.interface import Ask, Chooser, Stepped, Ticket, glance, nothing
+from appliance.model.interface import Ask, Chooser, Glance, Stepped, Ticket, no_glance, nothing
 from appliance.model.plan import LoadPlan
 from appliance.model.qwen4exp.device.captures import Captures
 from appliance.model.qwen4exp.device.host_verdict import HostVerdict
@@ -17,11 +17,12 @@ from appliance.model.qwen4exp.device.ngram import STORAGE
 from appliance.model.qwen4exp.device.pipeline import Launcher
 from appliance.model.qwen4exp.device.prompt_turn import ChunkTail, chunk_tail
 from appliance.model.qwen4exp.device.report import Report
-from appliance.model.qwen4exp.device.shapes import StepShape, lanes_of, read_lanes
+from appliance.model.qwen4exp.device.shapes import StepShape
 from appliance.model.qwen4exp.device.state import Slots
 from appliance.model.qwen4exp.device.tables import bucket_of
 from appliance.model.qwen4exp.device.turns import plan_of, stepped_of
 from appliance.model.qwen4exp.device.work import Draws
+from appliance.model.qwen4exp.handoff_footprint import lanes_of, read_lanes
 from appliance.model.qwen4exp.spec import ModelSpec
 from appliance.model.qwen4exp.window_check import check_window
 from appliance.model.stage_status import StageStatus
@@ -41,8 +42,9 @@ class DeviceModel:
         self._kinds = [GREEDY] * plan.slots
         self._window: Window | None = None
         self._tail: ChunkTail | None = None
-        self._flying: dict[int, tuple[StepShape, ChunkTail | None]] = {}
-        self._again: dict[int, tuple[Window, Sequence[Ask], StepShape] | None] = {}
+        # Of each lane's window on its way, with how often its slots had been opened.
+        self._flying: dict[int, tuple[StepShape, ChunkTail | None, list[int]]] = {}
+        self._again: dict[int, tuple[Window, Sequence[Ask], StepShape, list[int]] | None] = {}
         self.captures = Captures(plan, self.launcher, drafts=self.can_draft)
         self._lanes = lanes_of(len(parts.stages), plan.groups)
 
@@ -180,7 +182,7 @@ class DeviceModel:
         again = self._again.get(lane)
         if again is not None and again[0] is window and again[1] is asks and lane not in self._flying:
             self.launcher.again(again[2], lane=lane)
-            self._flying[lane] = again[2], None
+            self._flying[lane] = again[2], None, again[3]
             return Ticket(lane, window, tuple(asks))
         check_window(window, self.slots, vocabulary=self.vocabulary, ahead=True)
         if lane in self._flying or not 0 <= lane < self._lanes:
@@ -197,24 +199,24 @@ class DeviceModel:
         )
         plans = [plan_of(span, ask.next_token) for span, ask in zip(spans, asks, strict=True)]
         self.launcher.submit(shape, plans, lane=lane, tail=tail, meanwhile=meanwhile)
-        self._flying[lane] = shape, tail
+        opened = [self.slots.opened[span.slot] for span in window.spans]
+        self._flying[lane] = shape, tail, opened
         # The plan of a window of which the host knows no row does not change from one to the next.
         known = any(span.tokens for span in window.spans) or not self.ahead
-        self._again[lane] = (window, asks, shape) if not known else None
+        self._again[lane] = (window, asks, shape, opened) if not known else None
         for span, ask in zip(window.spans, asks, strict=True):
             if ask.next_token is not None:  # whatever comes, its rows stay
                 self.slots.lengths[span.slot] += len(span.tokens)
         return Ticket(lane, window, tuple(asks))
 
-    def collect(
-        self, ticket: Ticket, *, first: Callable[[Sequence[int], Sequence[int]], None] = glance
-    ) -> tuple[Stepped, ...]:
+    def collect(self, ticket: Ticket, *, first: Glance = no_glance) -> tuple[Stepped, ...]:
         """See `AheadModel`."""
-        shape, tail = self._flying.pop(ticket.lane)
+        shape, tail, opened = self._flying.pop(ticket.lane)
         found = self.launcher.collect(shape.rows, lane=ticket.lane, first=first)
         stepped = stepped_of(ticket, found, drafting=shape.steps > 0, tail=tail)
-        for one, ask in zip(stepped, ticket.asks, strict=True):
-            if ask.next_token is None:
+        for one, ask, times in zip(stepped, ticket.asks, opened, strict=True):
+            # A slot may have been given to the next conversation in `first`.
+            if ask.next_token is None and self.slots.opened[one.slot] == times:
                 self.slots.lengths[one.slot] += one.kept
         return stepped
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable, Sequence
 import torch
 
 from appliance.model.host_gaps import HostGaps
-from appliance.model.interface import glance, nothing
+from appliance.model.interface import Glance, no_glance, nothing
 from appliance.model.plan import LoadPlan
 from appliance.model.qwen4exp.device.clocks import Mark, StageClock, WorkingTime
 from appliance.model.qwen4exp.device.graphs import Launch, StageGraphs
@@ -18,8 +18,9 @@ from appliance.model.qwen4exp.device.prompt import Prompts
 from appliance.model.qwen4exp.device.prompt_turn import ChunkTail
 from appliance.model.qwen4exp.device.ranges import Ranges
 from appliance.model.qwen4exp.device.results import Found, LaneMemory
-from appliance.model.qwen4exp.device.shapes import StepShape, lanes_of
+from appliance.model.qwen4exp.device.shapes import StepShape
 from appliance.model.qwen4exp.device.trunk import Pending
+from appliance.model.qwen4exp.handoff_footprint import lanes_of
 from appliance.model.stage_status import StageStatus
 from kernels.rows import SpanPlan
 
@@ -85,13 +86,7 @@ class Launcher:
             self._graphs[0].run(shape, lambda: self._step(shape))
         self._sent(rows, lane=lane)
 
-    def collect(
-        self,
-        rows: int,
-        *,
-        lane: int = 0,
-        first: Callable[[Sequence[int], Sequence[int]], None] = glance,
-    ) -> Found:
+    def collect(self, rows: int, *, lane: int = 0, first: Glance = no_glance) -> Found:
         """What became of the lane's window of that bucket; the one wait of a turn. `first`: see `AheadModel`."""
         with self._range("wait"):
             self._memory[lane].wait()

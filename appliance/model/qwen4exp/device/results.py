@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from appliance.model.interface import glance
+from appliance.model.interface import Glance, no_glance
 from appliance.model.plan import LoadPlan
 from appliance.model.qwen4exp.device.stage import Stage
 from kernels.rows import SpanPlan, pack_plan, plan_size
@@ -91,14 +91,14 @@ class LaneMemory:
             self._done.synchronize()
         self._busy = False
 
-    def read(self, rows: int, *, first: Callable[[Sequence[int], Sequence[int]], None] = glance) -> Found:
-        """What `fetch` brought; `first` is called with ids and bad, and may send the lane's next window."""
+    def read(self, rows: int, *, first: Glance = no_glance) -> Found:
+        """What `fetch` brought; `first` may send the lane's next window."""
         # Lists are cut, not tensors: the device waits, and every view of a tensor costs a microsecond.
         most, (whole, ends) = self._most, self._views[rows]
         found: list[int] = whole.tolist()
         shares: list[float] = ends.tolist()
         # From here on the memory may be written again.
-        first(found[:rows], found[rows : 2 * rows])
+        first(found[:rows], found[rows : 2 * rows], found[2 * rows : 3 * rows])
         counts = 4 * rows + self._slots
         drafts = range(0, self._slots * most, most)
         return Found(

@@ -136,16 +136,18 @@ def make_state(
 
 
 class Slots:
-    """What the host knows of the slots: lengths and pages."""
+    """What the host knows of the slots: lengths, how often each was opened, and pages."""
 
     def __init__(self, plan: LoadPlan) -> None:
         self.lengths = [0] * plan.slots
+        self.opened = [0] * plan.slots
         self.pages: list[tuple[int, ...]] = [()] * plan.slots
         self._plan = plan
 
     def open(self, slot: int) -> None:
         """Empties a slot; a slot at position 0 has no past, so nothing on the device is cleared."""
         self.lengths[slot] = 0
+        self.opened[slot] += 1
         self.pages[slot] = ()
 
     def set_pages(self, slot: int, pages: Sequence[int]) -> None:
