@@ -7,9 +7,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from appliance.card_sizing import HOST_RUNTIME_BYTES, STAGING_BYTES, CardAsk, CardSizes, card_sizes, kv_type
+from appliance.card_sizing import HOST_RUNTIME_BYTES, CardAsk, CardSizes, card_sizes, kv_type
 from appliance.model.qwen4exp.device_footprint import RING, WINDOW_ROWS
 from appliance.model.qwen4exp.footprint import ngram_bytes
+from appliance.model.qwen4exp.handoff_footprint import pinned_bytes
+from appliance.model.qwen4exp.loading_footprint import STAGING_BYTES
 from appliance.model.qwen4exp.prompt_footprint import chunk_rows
 from appliance.model.qwen4exp.spec import ModelSpec
 from appliance.model.qwen4exp.stage_footprint import ModelBytes, model_bytes
@@ -20,7 +22,7 @@ from appliance.rig.judge import Device
 from appliance.rig.machine import Machine
 from appliance.rig.schema import Rig
 from appliance.sizing import RUNTIME_BYTES, draft_min_p, headroom_bytes, notes, page_size
-from appliance.speeds import CardSpeeds, card_speeds, lane, load_of, shares_of
+from appliance.speeds import CardSpeeds, card_speeds, lane, load_of, reaches, shares_of
 from appliance.split import StageCost, best_split
 from appliance.window_cost import Load, Way, hit_share, stage_s
 
@@ -94,11 +96,10 @@ def size_up_cards(shape: Shape, *, machine: Machine, spec: ModelSpec, rig: Rig, 
     if split != automatic and (cost := _price_of_split(pricing, split, automatic)):
         said.append(cost)
     budget = machine.ram.budget_bytes
-    groups = len(device.cards) if rig.serving.batch_groups == "auto" else rig.serving.batch_groups
     draft_max = rig.serving.draft_max if spec.has_draft else 0
     return Placement(
         device=device.name,
-        items=_in_ram(spec, sizes, home=shape.home, budget=budget),
+        items=_in_ram(spec, sizes, home=shape.home, budget=budget, handoff=_through_ram(machine, spec, pricing)),
         budget_bytes=budget,
         parallel=shape.parallel,
         max_tokens=shape.tokens,
@@ -121,18 +122,27 @@ def size_up_cards(shape: Shape, *, machine: Machine, spec: ModelSpec, rig: Rig, 
         # What the ring of raw indexer keys can tell apart.
         span_rows=RING - spec.block_tokens + 1,
         chunk_rows=pricing.ask.chunk_rows,
-        groups=min(groups, shape.parallel),
+        groups=pricing.ask.groups,
         plain=rig.engine.plain,
         nvtx=rig.engine.nvtx,
     )
 
 
-def _in_ram(spec: ModelSpec, sizes: Sequence[CardSizes], *, home: str, budget: int) -> tuple[Item, ...]:
+def _through_ram(machine: Machine, spec: ModelSpec, pricing: Pricing) -> int:
+    """What borders take in RAM whose cards were not seen to reach each other."""
+    ask = pricing.ask
+    borders = [pair for pair in itertools.pairwise(pricing.cards) if not reaches(machine, *pair)]
+    return len(borders) * pinned_bytes(spec, rows=ask.chunk_rows, stages=ask.stages, groups=ask.groups)
+
+
+def _in_ram(spec: ModelSpec, sizes: Sequence[CardSizes], *, home: str, budget: int, handoff: int) -> tuple[Item, ...]:
     """What stays in RAM beside the cards."""
+    passing = (Item("hand-off", handoff, "pinned: these cards do not reach each other"),) if handoff else ()
     return (
         Item("experts", sum(one.host_experts for one in sizes), "pinned, read over PCIe"),
         Item("n-gram table", ngram_bytes(spec) if home == "ram" else 0, f"home {home}"),
-        Item("buffers", STAGING_BYTES, "weights on their way to the card"),
+        Item("buffers", STAGING_BYTES * len(sizes), "weights on their way to the card"),
+        *passing,
         Item("runtime", RUNTIME_BYTES + HOST_RUNTIME_BYTES, "interpreter, torch, CUDA, tokenizer, server"),
         Item("headroom", headroom_bytes(budget)),
     )
@@ -170,6 +180,8 @@ def _pricing(shape: Shape, *, machine: Machine, spec: ModelSpec, rig: Rig, cards
             home=shape.home,
             kv_type=storage,
             chunk_rows=_chunk_rows(spec, rig, tokens=shape.tokens, card_bytes=min(budgets)),
+            stages=len(cards),
+            groups=_groups(rig, cards=len(cards), parallel=shape.parallel),
         ),
         load=load_of(spec, draft=draft_max > 0),
         way=Way(
@@ -183,6 +195,11 @@ def _pricing(shape: Shape, *, machine: Machine, spec: ModelSpec, rig: Rig, cards
         users=math.ceil(min(COMPANY, shape.parallel) / len(cards)),
         drafts=min(draft_max, DRAFTS),
     )
+
+
+def _groups(rig: Rig, *, cards: int, parallel: int) -> int:
+    stated = rig.serving.batch_groups
+    return min(cards if stated == "auto" else stated, parallel)
 
 
 def _chunk_rows(spec: ModelSpec, rig: Rig, *, tokens: int, card_bytes: int) -> int:

@@ -5,20 +5,20 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from appliance.model.qwen4exp.device_footprint import MOST_SPLITS, SWAP_MOVES, WINDOW_ROWS
-from appliance.model.qwen4exp.footprint import FLOAT
+from appliance.model.qwen4exp.device_footprint import SWAP_MOVES, WINDOW_ROWS
+from appliance.model.qwen4exp.handoff_footprint import landing_bytes as window_landing_bytes
+from appliance.model.qwen4exp.handoff_footprint import leaving_bytes
+from appliance.model.qwen4exp.loading_footprint import packing_bytes
 from appliance.model.qwen4exp.prompt_footprint import chunk_bytes, landing_bytes, room_bytes
 from appliance.model.qwen4exp.spec import ModelSpec
 from appliance.model.qwen4exp.stage_footprint import ModelBytes
+from appliance.model.qwen4exp.window_footprint import WindowAsk, buffer_bytes
 from appliance.placed import Item
 from appliance.rig.schema import Rig
 from appliance.rig.size import GIB, MIB, format_size
 
 # CUDA context, compiled kernels and graphs, measured beside a model.
 CARD_RUNTIME_BYTES = 900 * MIB
-# Blocks on their way into planes: a slice of weights with the packer's temporaries.
-PACKING_BYTES = 768 * MIB
-STAGING_BYTES = 192 * MIB
 # Driver and runtime in this process's RAM.
 HOST_RUNTIME_BYTES = GIB
 SHORT_CONTEXT = 8192
@@ -36,6 +36,7 @@ class CardAsk:
         home: of the n-gram table.
         kv_type: storage of keys and values.
         chunk_rows: of the longest prompt chunk; 0: prompts go through windows.
+        stages, groups: of the layers, and of conversations whose windows follow each other through them.
     """
 
     tokens: int
@@ -44,6 +45,8 @@ class CardAsk:
     home: str
     kv_type: str
     chunk_rows: int
+    stages: int = 1
+    groups: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +56,7 @@ class CardSizes:
     Attributes:
         dense, states, pages, buffers, rules, ngram, runtime: on the card.
         prompts: on the card while a prompt chunk runs.
+        handoff: what comes from the card before and goes to the next one.
         experts: on the card: what is left of the budget, at most those of its layers.
         all_experts: of its layers, as the card would hold them.
         budget: what the card has for this process.
@@ -68,6 +72,7 @@ class CardSizes:
     ngram: int
     runtime: int
     prompts: int
+    handoff: int
     experts: int
     all_experts: int
     budget: int
@@ -78,7 +83,7 @@ class CardSizes:
     def short(self) -> int:
         """What the card lacks; 0 when it fits."""
         fixed = self.dense + self.states + self.pages + self.buffers + self.rules + self.ngram + self.runtime
-        return max(0, fixed + self.prompts + self.experts - self.budget)
+        return max(0, fixed + self.prompts + self.handoff + self.experts - self.budget)
 
     @property
     def cached(self) -> float:
@@ -87,6 +92,9 @@ class CardSizes:
 
     def items(self) -> tuple[Item, ...]:
         """Every part on the card."""
+        passing = (
+            (Item("card: hand-off", self.handoff, "windows and chunks from card to card"),) if self.handoff else ()
+        )
         return (
             Item("card: weights", self.dense, "in planes, embedding as stored"),
             Item("card: experts", self.experts, f"{self.cached:.1%} of {format_size(self.all_experts)}"),
@@ -95,6 +103,7 @@ class CardSizes:
             Item("card: n-gram table", self.ngram),
             Item("card: buffers", self.buffers + self.rules, f"windows of up to {WINDOW_ROWS} rows, sampling rules"),
             Item("card: prompts", self.prompts, "rows of a prompt while they are read"),
+            *passing,
             Item("card: runtime", self.runtime, "CUDA, kernels, graphs"),
         )
 
@@ -121,13 +130,20 @@ def card_sizes(
     """
     found, last = model.stage(layers), layers.stop == model.layers
     prompts = chunk_bytes(spec, rows=ask.chunk_rows) if ask.chunk_rows else 0
+    windows = WindowAsk(
+        tokens=ask.tokens,
+        slots=ask.slots,
+        head=last,
+        drafts=last and model.drafts,
+        ngram=model.ngram_layer in layers,
+    )
     sizes = {
         "dense": found.dense,
         "states": (ask.slots + 1) * found.fixed,
         "pages": (ask.pages + 1) * found.page,
-        # No prompt is read while weights are packed.
-        "buffers": max(PACKING_BYTES - prompts, buffer_bytes(spec, tokens=ask.tokens, head=last)),
+        "buffers": buffer_bytes(spec, windows),
         "prompts": prompts,
+        "handoff": _handoff_bytes(spec, ask, first=layers.start == 0, last=last),
         "rules": (ask.slots + 1) * spec.vocabulary * RULE_BYTES if last else 0,
         "ngram": found.ngram if ask.home == "vram" else 0,
         "runtime": CARD_RUNTIME_BYTES,
@@ -135,8 +151,11 @@ def card_sizes(
     every, left = sum(found.experts), budget - sum(sizes.values())
     largest = max(found.host_experts, default=0) // spec.experts
     moving = _moving_bytes(spec, every=every, largest=largest, left=left, cache=cache, chunks=ask.chunk_rows > 0)
-    sizes["buffers"] += moving
-    left -= moving
+    # Weights are packed before there are windows and prompts, in the memory that these have later.
+    packing = packing_bytes(spec, draft=model.drafts) - sizes["buffers"] - prompts
+    late = max(moving, packing)
+    sizes["buffers"] += late
+    left -= late
     pool = max(0, min(every, left)) if cache is None else min(every, cache)
     share = pool / every if every else 1.0
     return CardSizes(
@@ -147,6 +166,12 @@ def card_sizes(
         kv_type=ask.kv_type,
         host_experts=math.ceil(sum(found.host_experts) * (1.0 - share)),
     )
+
+
+def _handoff_bytes(spec: ModelSpec, ask: CardAsk, *, first: bool, last: bool) -> int:
+    """Places where windows of the card before land, and chunks that are on their way to the next one."""
+    landing = 0 if first else window_landing_bytes(spec, stages=ask.stages, groups=ask.groups)
+    return landing + (0 if last else leaving_bytes(spec, rows=ask.chunk_rows, stages=ask.stages))
 
 
 def _moving_bytes(spec: ModelSpec, *, every: int, largest: int, left: int, cache: int | None, chunks: bool) -> int:
@@ -171,22 +196,3 @@ def _moving_bytes(spec: ModelSpec, *, every: int, largest: int, left: int, cache
         missing = math.ceil(spec.experts * min(1.0, 1.0 - (pool - most) / every))
         held += landing_bytes(experts=missing, expert_bytes=largest)
     return held
-
-
-def buffer_bytes(spec: ModelSpec, *, tokens: int, head: bool = True) -> int:
-    """What windows of the largest bucket need beside weights and states.
-
-    Args:
-        spec: the model.
-        tokens: context of one conversation.
-        head: whether the card makes logits.
-    """
-    rows = WINDOW_ROWS
-    logits = 2 * spec.vocabulary if head else 0
-    selection = 3 * (tokens // spec.block_tokens + 64)
-    attention = spec.query_heads * MOST_SPLITS * spec.head_dim
-    products = MOST_SPLITS // 4 * (spec.gdn_qkv_width + spec.gdn_value_width)
-    experts = (spec.experts_used + 1) * (spec.hidden + 8 * max(128, spec.expert_ff))
-    streams = 8 * spec.wide
-    # Smaller buckets share the largest parts and have some of their own.
-    return 2 * rows * (logits + selection + attention + products + experts + streams) * FLOAT

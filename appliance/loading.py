@@ -168,22 +168,24 @@ def _load_plan(examined: Examined) -> LoadPlan:
 
 
 def _say_cards(placement: Placement, held: Sequence[Mapping[str, int]]) -> None:
-    """Each card's memory as planned and as allocated between prompts, without CUDA's own, and the parts that differ."""
+    """Each card's memory as planned and as held between prompts, the parts that differ, and what the driver gave."""
+    cuda = importlib.import_module("torch").cuda
     for number, stage in enumerate(placement.stages):
+        card = stage.card
         for item in stage.items:
             differs = held[number].get(item.name, item.size_bytes) - item.size_bytes
             if abs(differs) > _WORTH_SAYING_BYTES:
-                say("card part", card=stage.card.index, part=item.name, more=format_size(differs))
+                say("card part", card=card.index, part=item.name, more=format_size(differs))
         planned = stage.used_bytes - stage.size("card: runtime") - stage.size("card: prompts")
-        measured = importlib.import_module("torch").cuda.memory_allocated(number)
-        more = format_size(measured - planned)
-        say(
-            "card memory",
-            card=stage.card.index,
-            planned=format_size(planned),
-            measured=format_size(measured),
-            more=more,
-        )
+        _say_memory("card memory", card.index, planned=planned, measured=cuda.memory_allocated(number))
+        if card.free_bytes is not None:
+            taken = card.free_bytes - cuda.mem_get_info(number)[0]
+            _say_memory("card memory of the driver", card.index, planned=stage.used_bytes, measured=taken)
+
+
+def _say_memory(event: str, card: int, *, planned: int, measured: int) -> None:
+    more, share = format_size(measured - planned), f"{measured / planned - 1:+.1%}"
+    say(event, card=card, planned=format_size(planned), measured=format_size(measured), more=more, share=share)
 
 
 def engine_config(examined: Examined) -> EngineConfig:

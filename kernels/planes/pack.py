@@ -26,7 +26,7 @@ from kernels.quant.table import FORMATS as BLOCKS
 
 # Temporaries are about 40 bytes a weight.
 _CPU_SLICE_WEIGHTS = 1 << 20
-_CUDA_SLICE_WEIGHTS = 1 << 24
+_CUDA_SLICE_WEIGHTS = 1 << 21
 _HALF_EXPONENT = 15
 
 

@@ -23,20 +23,21 @@ from pathlib import Path
 import torch
 
 from appliance.bench.synthetic import SyntheticShape
-from appliance.card_sizing import CardAsk, card_sizes
 from appliance.gguf.reader import open_set
 from appliance.model.plan import LoadPlan
-from appliance.model.qwen4exp.device.experts import expert_rows, expert_stretches, expert_tensors, pack_experts
-from appliance.model.qwen4exp.device.held import held_bytes
+from appliance.model.qwen4exp.device.expert_loading import expert_rows, expert_stretches, pack_experts, pack_home
+from appliance.model.qwen4exp.device.experts import expert_tensors
 from appliance.model.qwen4exp.device.loading import LoadedStages, load_stages
 from appliance.model.qwen4exp.device.model import DeviceModel
-from appliance.model.qwen4exp.device.pipeline import Launcher, StepShape
+from appliance.model.qwen4exp.device.shapes import StepShape
 from appliance.model.qwen4exp.device.source import FileSource
 from appliance.model.qwen4exp.device.work import Draws
 from appliance.model.qwen4exp.device_footprint import expert_bytes
+from appliance.model.qwen4exp.loading_footprint import PLACE_BYTES, READERS, together
 from appliance.model.qwen4exp.spec import ModelSpec, read_spec
-from appliance.model.qwen4exp.stage_footprint import model_bytes
 from appliance.model.qwen4exp.tensors import raw_bytes
+from kernels.experts import ExpertKind
+from tests.bench.load_memory import table, taken_bytes
 from tests.bench.real_file import drop_cached, write_real_file
 from tests.bench.swap_cost import compare
 
@@ -82,6 +83,22 @@ def disk_rate(path: Path) -> float:
         os.close(descriptor)
 
 
+def cached_rate(path: Path) -> float:
+    """GB/s of reading the start of a cached file into memory that was touched before."""
+    size = min(path.stat().st_size, _MOST_READ) // _PIECE * _PIECE
+    with path.open("rb") as file, ThreadPoolExecutor(READERS) as threads:
+
+        def read(number: int, first: int = 0, step: int = READERS * _PIECE) -> None:
+            held = bytearray(_PIECE)
+            for at in range(number * _PIECE + first, size, step):
+                os.preadv(file.fileno(), [held], at)
+
+        list(threads.map(read, range(READERS)))
+        began = time.monotonic()
+        list(threads.map(read, range(READERS)))
+        return size / (time.monotonic() - began) / 1e9
+
+
 def link_rate(device: torch.device) -> float:
     """GB/s of the copy engine from pinned memory, the best of eight copies."""
     held = torch.empty(256 << 20, dtype=torch.uint8, pin_memory=True)
@@ -103,21 +120,30 @@ def pack_rate(parts: LoadedStages, spec: ModelSpec) -> str:
     assert store is not None
     assert isinstance(source, FileSource)
     names = expert_tensors(source, "blk.0")
-    stretches = expert_stretches(source, names, spec, first=0)
+    count = together(spec, 0, place=PLACE_BYTES)
+    stretches = expert_stretches(source, names, spec, first=0, count=count)
     raw = [raw_bytes(one.info)[one.first_row : one.first_row + one.rows].cuda() for one in stretches]
-    rows = expert_rows(source, names, spec, iter(raw))
-    layout = store.layers[0].experts.layout
-    words = []
-    for kind in (layout.kind, layout.host_kind):
-        pack_experts(rows, kind=kind)
+    rows, layout = expert_rows(source, names, spec, raw), store.layers[0].experts.layout
+    size, words = 20 * sum(one.nbytes for one in raw) / 1e9, []
+    bad = torch.zeros(3, dtype=torch.int32, device="cuda")
+    for kind, where in ((layout.kind, "card"), (layout.host_kind, "card"), (layout.host_kind, "pinned")):
+        out = torch.empty(count * kind.words, dtype=torch.int32, device="cuda" if where == "card" else "cpu")
+        out = out if where == "card" else out.pin_memory()
+        places = torch.arange(count, device="cuda") * kind.words
+
+        def pack(kind: ExpertKind = kind, out: torch.Tensor = out, places: torch.Tensor = places) -> None:
+            pack_home(rows, kind=kind, out=out, places=places, bad=bad)
+
+        pack()
         torch.cuda.synchronize()
         began = time.monotonic()
-        for _ in range(8):
-            pack_experts(rows, kind=kind)
+        for _ in range(20):
+            pack()
         launched = time.monotonic() - began
         torch.cuda.synchronize()
-        size = 8 * sum(one.nbytes for one in raw) / 1e9
-        words.append(f"{kind.gate_up}: {size / (time.monotonic() - began):.1f} (host {size / launched:.1f})")
+        took = time.monotonic() - began
+        equal = torch.equal(out.view(count, -1).cuda(), pack_experts(rows, kind=kind))
+        words.append(f"{kind.gate_up} to {where} {size / took:.1f} (host {size / launched:.1f}, as torch: {equal})")
     return ", ".join(words)
 
 
@@ -133,7 +159,7 @@ def cached_share(path: Path) -> float:
         return sum(1 for one in bytes(held) if one & 1) / pages if code == 0 else float("nan")
 
 
-def plan_of(spec: ModelSpec, *, hits: float, device: str) -> LoadPlan:
+def plan_of(spec: ModelSpec, *, hits: float, device: str, prompt: int) -> LoadPlan:
     """Four slots of a short context; experts as asked."""
     pool = round(expert_bytes(spec, draft=True).total * hits)
     return LoadPlan(
@@ -147,37 +173,7 @@ def plan_of(spec: ModelSpec, *, hits: float, device: str) -> LoadPlan:
         ngram_home="ram",
         kv_type="bf16",
         expert_pool_bytes=pool,
-    )
-
-
-def print_memory(parts: LoadedStages, launcher: Launcher, spec: ModelSpec, plan: LoadPlan, *, when: str) -> None:
-    """Each part on the card as placed and as held, and what torch says in all."""
-    model = model_bytes(spec, page_tokens=plan.page_tokens, kv_type=plan.kv_type, draft=True)
-    ask = CardAsk(
-        tokens=plan.max_tokens,
-        slots=plan.slots,
-        pages=plan.pages,
-        home=plan.ngram_home,
-        kv_type=plan.kv_type,
-        chunk_rows=plan.chunk_rows,
-    )
-    layers = range(spec.trunk_layers)
-    sizes = card_sizes(spec, model, layers, ask, budget=1 << 40, cache=plan.expert_pool_bytes)
-    (held,) = held_bytes(parts, launcher)
-    planned = {item.name: item.size_bytes for item in sizes.items() if item.name in held}
-    for name, size in planned.items():
-        print(f"  {name}: placed {size / 1e6:.1f} MB, held {held[name] / 1e6:.1f}, {held[name] - size:+d} bytes")
-    store = parts.last_stage.store
-    assert store is not None
-    placed, pinned = sizes.host_experts, store.host.size_bytes
-    print(f"  pinned experts: placed {placed / 1e6:.1f} MB, held {pinned / 1e6:.1f}")
-    total, allocated = sum(planned.values()), torch.cuda.memory_allocated()
-    share = allocated / total - 1
-    free, all_of_it = torch.cuda.mem_get_info()
-    print(
-        f"memory {when}: placed {total / 1e9:.3f} GB, allocated {allocated / 1e9:.3f} ({share:+.2%}), of which named "
-        f"{sum(held.values()) / 1e9:.3f}; reserved {torch.cuda.memory_reserved() / 1e9:.3f}, "
-        f"peak {torch.cuda.max_memory_allocated() / 1e9:.3f}, used on the card {(all_of_it - free) / 1e9:.3f}"
+        chunk_rows=prompt,
     )
 
 
@@ -200,12 +196,12 @@ def close(parts: LoadedStages) -> None:
         stage.close()
 
 
-def measure(path: Path, *, hits: float, captured: Sequence[int], cold: bool) -> None:
+def measure(path: Path, *, hits: float, prompt: int, captured: Sequence[int], cold: bool) -> None:
     """Prints the table for one file."""
     device = torch.device("cuda:0")
     size = path.stat().st_size
     spec = read_spec(open_set(path))
-    plan = plan_of(spec, hits=hits, device=str(device))
+    plan = plan_of(spec, hits=hits, device=str(device), prompt=prompt)
 
     def load(steps: Steps) -> LoadedStages:
         with torch.inference_mode():
@@ -220,21 +216,36 @@ def measure(path: Path, *, hits: float, captured: Sequence[int], cold: bool) -> 
         print(f"still cached: {cached_share(path):.0%}")
         close(timed("cold", load, size=size))
         print(f"cached: {cached_share(path):.0%}")
-    torch.cuda.empty_cache()
-    torch.cuda.reset_peak_memory_stats()
-    parts = timed("warm", load, size=size)
-    model = DeviceModel(spec, plan, parts)
-    launcher = model.launcher
+    else:
+        print(f"page cache {cached_rate(path):.1f} GB/s, {READERS} readers into memory of their own")
+    for _ in range(2):  # kernels are compiled by the first
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+        parts = timed("warm", load, size=size)
+        peak = torch.cuda.max_memory_allocated()
+        if _ == 0:
+            close(parts)
+            del parts
     print(f"packing alone, GB/s of stored bytes: {pack_rate(parts, spec)}")
-    print_memory(parts, launcher, spec, plan, when="loaded")
+    torch.cuda.empty_cache()
+    model = DeviceModel(spec, plan, parts)
     for rows in captured:
-        began = time.monotonic()
-        shape = StepShape(rows=rows, spans=rows, steps=0, draws=Draws(wide=False, greedy=True))
+        began, before = time.monotonic(), taken_bytes()
+        shape = StepShape(rows=rows, spans=1, steps=plan.draft_max, draws=Draws(wide=False, greedy=True))
         with torch.inference_mode():
-            launcher.prepare(shape)
-        print(f"window of {rows} rows: compiled and captured in {time.monotonic() - began:.1f} s", flush=True)
-        print_memory(parts, launcher, spec, plan, when=f"with windows of {rows} rows")
-    if captured:
+            model.launcher.prepare(shape)
+        more = (taken_bytes() - before) / 1e6
+        print(f"window of {rows} rows: captured in {time.monotonic() - began:.1f} s, {more:.1f} MB", flush=True)
+    torch.cuda.reset_peak_memory_stats()
+    if prompt:
+        began, before = time.monotonic(), taken_bytes()
+        model.launcher.warm_prompts()
+        torch.cuda.synchronize()
+        more = (taken_bytes() - before) / 1e6
+        print(f"prompt of {prompt} rows: {time.monotonic() - began:.1f} s, {more:.1f} MB", flush=True)
+    print("memory, GB: placed, measured, difference")
+    print("\n".join(table(model, loading_peak=peak)), flush=True)
+    if len(captured) > 1:
         compare(model, rows=captured, every=4)
     close(parts)
 
@@ -248,6 +259,7 @@ def main() -> None:
     command.add_argument(
         "--capture", type=int, nargs="*", default=[], help="windows of so many rows, and what exchanges cost"
     )
+    command.add_argument("--prompt", type=int, default=0, help="rows of the longest chunk of a prompt")
     command.add_argument("--warm", action="store_true", help="only from the page cache")
     arguments = command.parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -256,7 +268,13 @@ def main() -> None:
             began = time.monotonic()
             write_real_file(path, SyntheticShape(layers=arguments.layers), draft=True)
             print(f"written in {time.monotonic() - began:.1f} s")
-        measure(path, hits=arguments.hits, captured=arguments.capture, cold=not arguments.warm)
+        measure(
+            path,
+            hits=arguments.hits,
+            prompt=arguments.prompt,
+            captured=arguments.capture,
+            cold=not arguments.warm,
+        )
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from appliance.gguf.metadata import ValueType
 from appliance.gguf.reader import TensorInfo
 from appliance.gguf.types import BY_NAME
 from appliance.model.qwen4exp.spec import ModelSpec
-from tests.builders.gguf import SPECIAL, Key, Typed, byte_tokens, text, value_bytes
+from tests.builders.gguf import CHAT_TEMPLATE, SPECIAL, Key, Typed, byte_tokens, text, value_bytes
 
 _ALIGN = 4096
 _POOL_BYTES = 24 << 20
@@ -120,6 +120,7 @@ def _keys(spec: ModelSpec) -> dict[str, Key]:
         "tokenizer.ggml.tokens": (*plain, *filler, *SPECIAL),
         "tokenizer.ggml.token_type": (*([1] * (len(plain) + len(filler))), *([3] * len(SPECIAL))),
         "tokenizer.ggml.merges": Typed(ValueType.STRING, ()),
+        "tokenizer.chat_template": CHAT_TEMPLATE,
         "tokenizer.ggml.eos_token_id": spec.vocabulary - len(SPECIAL) + SPECIAL.index("<|im_end|>"),
     }
 

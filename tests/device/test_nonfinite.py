@@ -11,7 +11,7 @@ import torch
 from appliance.errors import ModelFileError
 from appliance.gguf.reader import TensorInfo, open_set
 from appliance.model.qwen4exp.device.staging import Staging, Stretch
-from kernels.quant import SUPPORTED
+from kernels.quant import SUPPORTED, nonfinite
 from kernels.quant.table import FORMATS
 from tests.builders.gguf import TensorSpec, gguf_bytes
 from tests.kernels.test_quant import random_rows
@@ -52,20 +52,32 @@ def test_every_type_is_checked(tmp_path: Path, name: str) -> None:
     staging.close()
 
 
-@pytest.mark.parametrize("bad", [0, 15, 16, ROWS - 1], ids=str)
-def test_the_stretch_that_has_it_is_the_one_that_tells(tmp_path: Path, bad: int) -> None:
-    """As experts are read: a few rows at a time."""
-    info, staging = stored(tmp_path, "Q8_0", bad=bad), Staging(DEVICE)
-    stretches = [Stretch(info, first, min(16, ROWS - first)) for first in range(0, ROWS, 16)]
-    told = []
-    for number, rows in enumerate(staging.stream(stretches)):
-        assert rows.shape == (stretches[number].rows, info.row_bytes)
-        try:
+@pytest.mark.parametrize("bad", [None, 0, 15, 16, ROWS - 1], ids=str)
+def test_groups_are_the_stored_rows_and_their_packer_tells_what_is_bad(tmp_path: Path, bad: int | None) -> None:
+    """As experts are read: a few rows at a time, more of them than a card has places for."""
+    info, staging = stored(tmp_path, "Q8_0", bad=bad), Staging(DEVICE, place_bytes=8 * COLUMNS * 2)
+    whole = torch.from_numpy(info.raw().copy()).view(-1, info.row_bytes)
+    groups = [[Stretch(info, first, 2), Stretch(info, first + 2, 2)] for first in range(0, ROWS, 4)]
+    found = []
+    for rows in staging.groups(groups):
+        found += [one.cpu() for one in rows]
+        staging.doubt(info, sum((nonfinite(one, "Q8_0", columns=COLUMNS) for one in rows), torch.tensor(0)))
+    assert torch.equal(torch.cat(found), whole)
+    if bad is None:
+        staging.check()
+    else:
+        with pytest.raises(ModelFileError, match=r"tensor blk.7.w has 1 scales"):
             staging.check()
-        except ModelFileError:
-            told.append(number)
     staging.close()
-    assert told == [bad // 16]
+
+
+def test_slices_are_the_stored_rows(tmp_path: Path) -> None:
+    """Whole strips where a tensor comes in several."""
+    info, staging = stored(tmp_path, "IQ4_NL", bad=None), Staging(DEVICE)
+    whole = torch.from_numpy(info.raw().copy()).view(-1, info.row_bytes)
+    for first, rows in staging.slices(info):
+        assert torch.equal(rows.cpu(), whole[first : first + rows.shape[0]])
+    staging.close()
 
 
 def test_what_was_expected_and_what_was_not_are_the_same_bytes(tmp_path: Path) -> None:

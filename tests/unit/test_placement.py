@@ -225,7 +225,7 @@ def test_experts_that_the_card_cannot_hold_stay_in_ram(spec: ModelSpec) -> None:
 
 def test_a_card_too_small_is_refused_with_numbers(spec: ModelSpec) -> None:
     with pytest.raises(DoesNotFitError, match=r"on card 0 \(NVIDIA Test 32G\) and it has") as caught:
-        on_card(spec, vram_bytes=2 * GIB, rig="[serving]\nparallel = 8\n[context]\nmax_tokens = 4096\n")
+        on_card(spec, vram_bytes=GIB, rig="[serving]\nparallel = 8\n[context]\nmax_tokens = 4096\n")
     assert "short; card: weights" in str(caught.value)
 
 

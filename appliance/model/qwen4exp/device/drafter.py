@@ -68,6 +68,13 @@ class Drafter:
             found = self._chains[spans] = self._make(spans)
         return found
 
+    def entry_room(self, run: Run) -> EntryBuffers:
+        """What the entry of a bucket's rows hands on; the same at every call."""
+        rows = run.rows.rows
+        if rows not in self._entries:
+            self._entries[rows] = new_buffers(rows, weights=self.entry, exact=run.exact)
+        return self._entries[rows]
+
     def catch_up(self, rows: int, verdict: Verdict, work: ChainWork) -> None:
         """Runs the layer over a window's rows and takes the last kept one of each span to the chain."""
         _, run = self._stage.bucket(rows)
@@ -133,15 +140,12 @@ class Drafter:
     def _pass(self, run: Run, wide: torch.Tensor) -> Pending:
         spec, pool = self._stage.common.spec, self._stage.state.draft_pool
         assert pool is not None
-        rows = run.rows.rows
-        if rows not in self._entries:
-            self._entries[rows] = new_buffers(rows, weights=self.entry, exact=run.exact)
         enter_draft(
             table=self.embedding,
             tokens=run.rows.tokens,
             wide=wide,
             weights=self.entry,
-            buffers=self._entries[rows],
+            buffers=self.entry_room(run),
             x=run.buffers.x,
             eps=spec.rms_eps,
             exact=run.exact,

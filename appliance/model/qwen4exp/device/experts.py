@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
 
 import torch
 
 from appliance.model.qwen4exp.device.homes import LayerRouting
-from appliance.model.qwen4exp.device.source import FileSource, Source
-from appliance.model.qwen4exp.device.staging import Stretch
+from appliance.model.qwen4exp.device.source import Source
 from appliance.model.qwen4exp.spec import ModelSpec
 from kernels.experts import ExpertKind, ExpertLayout, pack_expert, table_entry
-from kernels.planes import Planes, common_format, formats_of, join, operand_columns, pack, pack_gate_up
-
-TOGETHER: Final = 16
-"""Experts packed together; temporaries are about 40 bytes a weight."""
+from kernels.planes import Planes, common_format, formats_of, join, pack
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,55 +99,6 @@ def layer_experts(
 
 
 _ROUTING = ("gate_inp", "gate_inp_shexp")
-
-
-@dataclass(frozen=True, slots=True)
-class ExpertRows:
-    """Stored rows of neighbouring experts on the device; each part is ggml type, uint8 [experts, rows, row bytes]."""
-
-    gate: tuple[str, torch.Tensor]
-    up: tuple[str, torch.Tensor]
-    down: tuple[str, torch.Tensor]
-
-
-def expert_stretches(source: FileSource, names: ExpertTensors, spec: ModelSpec, *, first: int) -> list[Stretch]:
-    """Where the rows of up to TOGETHER experts from `first` on are stored; `expert_rows` takes them."""
-    count, ff = min(TOGETHER, spec.experts - first), spec.expert_ff
-    down = source.stretch(names.down, first_row=first * spec.hidden, rows=count * spec.hidden)
-    if names.fused:
-        return [source.stretch(names.gate, first_row=2 * first * ff, rows=2 * count * ff), down]
-    both = [source.stretch(name, first_row=first * ff, rows=count * ff) for name in (names.gate, names.up)]
-    return [*both, down]
-
-
-def expert_rows(source: FileSource, names: ExpertTensors, spec: ModelSpec, rows: Iterator[torch.Tensor]) -> ExpertRows:
-    """Takes the next experts from a stream of their stretches."""
-    gate_type, up_type, down_type = (source.info(name).type.name for name in (names.gate, names.up, names.down))
-    if names.fused:
-        both = next(rows)
-        both = both.view(-1, 2, spec.expert_ff, both.shape[1])
-        gate, up = both[:, 0], both[:, 1]
-    else:
-        gate, up = (one.view(-1, spec.expert_ff, one.shape[1]) for one in (next(rows), next(rows)))
-    down = next(rows)
-    return ExpertRows((gate_type, gate), (up_type, up), (down_type, down.view(-1, spec.hidden, down.shape[1])))
-
-
-def pack_experts(rows: ExpertRows, *, kind: ExpertKind) -> torch.Tensor:
-    """Experts in their form for kernels, int32 [experts, words of one]."""
-    parts = (rows.gate, rows.up, rows.down)
-    (gate_type, gate), (up_type, up), (down_type, down) = ((name, one.flatten(0, 1)) for name, one in parts)
-    count, ff = rows.down[1].shape[0], kind.ff
-    # Whole strips: many experts below each other are the words of each, one after the other.
-    if operand_columns(ff) == ff and kind.hidden % 32 == 0:
-        upper = pack_gate_up((gate_type, gate), (up_type, up), columns=kind.hidden, form=kind.gate_up).words
-        lower = pack(down_type, down, columns=ff, form=kind.down).words
-        return torch.cat((upper.view(count, -1), lower.view(count, -1)), 1)
-    found = torch.empty((count, kind.words), dtype=torch.int32, device=down.device)
-    for number in range(count):
-        one = ((name, values[number]) for name, values in parts)
-        pack_expert(*one, kind=kind, out=found[number])
-    return found
 
 
 def _full(values: torch.Tensor) -> Planes:

@@ -17,7 +17,10 @@ from appliance.model.qwen4exp.device.source import FileSource, Source
 from appliance.model.qwen4exp.device.stage import Common, Stage
 from appliance.model.qwen4exp.device.staging import Staging
 from appliance.model.qwen4exp.device.store import ExpertStore, resident_counts
+from appliance.model.qwen4exp.device.store_loading import load_experts
+from appliance.model.qwen4exp.device.tables import BUCKETS, bucket_of
 from appliance.model.qwen4exp.device.work import LastStage
+from appliance.model.qwen4exp.loading_footprint import place_bytes
 from appliance.model.qwen4exp.spec import ModelSpec
 from appliance.model.routing_profile import read_profile
 from kernels.embedding import Table, embed
@@ -76,7 +79,8 @@ def load_stages(spec: ModelSpec, plan: LoadPlan, progress: Progress) -> LoadedSt
     progress("loading dense weights", 1)
     pdl = all(device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0) for device in devices)
     draft = spec.has_draft and plan.draft_max > 0
-    stagings = {device: Staging(device) for device in devices}
+    place = place_bytes(spec, draft=draft)
+    stagings = {device: Staging(device, place_bytes=place) for device in devices}
     sources = {device: FileSource(spec.tensors, staging) for device, staging in stagings.items()}
     for device, infos in own_tensors(spec, plan, draft=draft).items():
         stagings[device].expect(infos)
@@ -100,7 +104,34 @@ def load_stages(spec: ModelSpec, plan: LoadPlan, progress: Progress) -> LoadedSt
     for staging in stagings.values():
         staging.check()
         staging.close()
+    if any(device.type == "cuda" for device in devices):
+        # What weights were packed in is for windows and prompts now; pieces that others lie between stay torch's own.
+        torch.cuda.empty_cache()
+        take_room(parts, slots=plan.slots)
     return parts
+
+
+def take_room(parts: LoadedStages, *, slots: int) -> None:
+    """Takes the buffers of every window that can come, so that what is held from the start is what was placed.
+
+    Args:
+        parts: complete.
+        slots: conversations at once.
+    """
+    drafter = parts.last.drafter
+    for rows in BUCKETS:
+        for stage in parts.stages:
+            with on_device(stage.device):
+                _, run = stage.bucket(rows)
+                if stage.ngram is not None:
+                    stage.ngram.bucket(run)
+                if stage is not parts.last_stage:
+                    continue
+                parts.last.bucket(rows)
+                if drafter is not None:
+                    drafter.entry_room(run)
+                    if rows <= bucket_of(slots):
+                        drafter.chain(rows)
 
 
 def give_stores(
@@ -174,4 +205,4 @@ def _load_experts(
 
     for stage, store in zip(parts.stages, stores, strict=True):
         with on_device(stage.device):
-            store.load(sources[stage.device], spec, done=tell)
+            load_experts(store, sources[stage.device], spec, done=tell)

@@ -106,7 +106,7 @@ class NgramLayer:
             hashing=self.hashing,
             rows=run.rows,
             state=self.state,
-            buffers=self._bucket(run),
+            buffers=self.bucket(run),
             exact=run.exact,
             pdl=run.pdl,
             staged=self.stored is not None,
@@ -120,7 +120,7 @@ class NgramLayer:
             weights=self.weights,
             order=self.order,
             state=self.state,
-            buffers=self._bucket(run),
+            buffers=self.bucket(run),
             eps=self._spec.rms_eps,
             exact=run.exact,
             pdl=run.pdl,
@@ -128,7 +128,8 @@ class NgramLayer:
             gate=None if pending is None else pending.gate,
         )
 
-    def _bucket(self, run: Run) -> NgramBuffers:
+    def bucket(self, run: Run) -> NgramBuffers:
+        """Buffers of a bucket; the same at every call."""
         rows = run.rows.rows
         if rows not in self._buffers:
             self._buffers[rows] = new_buffers(

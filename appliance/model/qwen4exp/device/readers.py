@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Final
 
 import torch
 
 from appliance.gguf.part import GgufPart
-
-PIECE_BYTES: Final = 8 << 20
-PIECES_EACH: Final = 3
-READERS: Final = 8
-PINNED_BYTES: Final = PIECE_BYTES * PIECES_EACH * READERS
-"""Of all readers together; `appliance.card_sizing` counts them."""
+from appliance.model.qwen4exp.loading_footprint import PIECE_BYTES, PIECES_EACH, READERS
 
 
 @dataclass
@@ -50,16 +45,15 @@ class Readers:
         ready = torch.cuda.Event()  # type: ignore[no-untyped-call]
         ready.record(torch.cuda.current_stream(self._device))
         return [
-            self._threads.submit(self._send, part, offset + at, target[at : at + PIECE_BYTES], ready)
-            for at in range(0, target.numel(), PIECE_BYTES)
+            self._threads.submit(self._send, part, offset + at, target[at:stop], ready)
+            for at, stop in _pieces(target.numel())
         ]
 
     def fill(self, part: GgufPart, offset: int, target: torch.Tensor) -> None:
         """Fills uint8 [bytes] of the host's memory from a file, with all threads."""
         whole = target.numpy().data
         jobs = [
-            self._threads.submit(part.read_into, whole[at : at + PIECE_BYTES], offset + at)
-            for at in range(0, target.numel(), PIECE_BYTES)
+            self._threads.submit(part.read_into, whole[at:stop], offset + at) for at, stop in _pieces(target.numel())
         ]
         for job in jobs:
             job.result()
@@ -69,6 +63,8 @@ class Readers:
         self._threads.shutdown(cancel_futures=True)
         torch.cuda.synchronize(self._device)
         self._local = threading.local()
+        # torch would keep the pieces for whoever pins memory next, which is nobody.
+        torch._C._host_emptyCache()
 
     # A thread does not inherit the loader's inference mode.
     @torch.inference_mode()
@@ -95,3 +91,10 @@ class Readers:
             pieces = [torch.empty(PIECE_BYTES, dtype=torch.uint8, pin_memory=True) for _ in range(PIECES_EACH)]
             own = self._local.own = _Own(torch.cuda.Stream(self._device), pieces)  # type: ignore[no-untyped-call]
         return own
+
+
+def _pieces(size_bytes: int) -> Iterator[tuple[int, int]]:
+    """Where each of as few pieces as there can be begins and ends; about equal, so that none is waited for alone."""
+    count = -(-size_bytes // PIECE_BYTES)
+    step = -(-size_bytes // max(1, count))
+    return ((at, min(size_bytes, at + step)) for at in range(0, size_bytes, step or 1))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 import torch
@@ -10,7 +10,9 @@ import torch
 from appliance.errors import ModelFileError
 from appliance.gguf.reader import TensorInfo
 from appliance.model.qwen4exp.device.staging import Staging, Stretch
-from kernels.planes import Planes, pack
+from kernels.planes import Planes, choose_format, pack, word_count
+from kernels.planes.fast import Items, can_pack, pack_items
+from kernels.planes.format import TILE_ROWS, PlaneFormat
 from kernels.quant import dequantise
 
 
@@ -73,6 +75,9 @@ class FileSource:
     def planes(self, name: str) -> Planes:
         """See `Source`."""
         info = self.info(name)
+        form = choose_format(info.type.name)
+        if self.device.type == "cuda" and can_pack(info.type.name, form.name):
+            return self._packed(info, form)
         return pack(info.type.name, self._staging.raw(info), columns=info.shape[-1])
 
     def floats(self, name: str) -> torch.Tensor:
@@ -89,9 +94,13 @@ class FileSource:
         """Some rows of a tensor, for `stream`."""
         return Stretch(self.info(name), first_row, rows)
 
-    def stream(self, stretches: Iterable[Stretch]) -> Iterator[torch.Tensor]:
-        """Stored rows of each stretch in turn, uint8 [rows, row bytes]; those that follow are read meanwhile."""
-        return self._staging.stream(stretches)
+    def groups(self, groups: Iterable[Sequence[Stretch]]) -> Iterator[list[torch.Tensor]]:
+        """Stored rows of each group's stretches in turn; see `Staging.groups`."""
+        return self._staging.groups(groups)
+
+    def doubt(self, name: str, count: torch.Tensor) -> None:
+        """Notes how many scales of a tensor are no numbers, for `check`."""
+        self._staging.doubt(self.info(name), count)
 
     def check(self) -> None:
         """Names a tensor, of those brought so far, whose scales are no numbers.
@@ -105,9 +114,23 @@ class FileSource:
         """See `Source`."""
         info = self.info(name)
         if on_device:
-            return self._staging.raw(info).clone()
+            rows = self._staging.raw(info)
+            return rows if rows.is_cuda else rows.clone()
         return self._staging.host(info)
 
     def release(self) -> None:
         """See `Source`."""
         self._staging.release()
+
+    def _packed(self, info: TensorInfo, form: PlaneFormat) -> Planes:
+        """Slice by slice, so that no other room is needed than the planes'."""
+        columns, name = info.shape[-1], info.type.name
+        rows = info.byte_count // info.row_bytes
+        words = torch.empty(word_count(form, rows=rows, columns=columns), dtype=torch.int32, device=self.device)
+        bad = torch.zeros(1, dtype=torch.int32, device=self.device)
+        start = torch.zeros(1, dtype=torch.int64, device=self.device)
+        for first, raw in self._staging.slices(info):
+            items = Items(type_name=name, raw=raw.unsqueeze(0), columns=columns, form=form.name)
+            pack_items(items, out=words[first // TILE_ROWS * form.strip_words(columns) :], places=start, bad=bad)
+        self._staging.doubt(info, bad[0])
+        return Planes(form.name, rows, columns, words)

@@ -3,29 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from appliance.model.qwen4exp.device.experts import (
-    TOGETHER,
-    ExpertRows,
-    LayerExperts,
-    expert_rows,
-    expert_stretches,
-    expert_tensors,
-    pack_experts,
-)
+from appliance.model.qwen4exp.device.experts import LayerExperts
 from appliance.model.qwen4exp.device.homes import Homes, Routing
 from appliance.model.qwen4exp.device.pinned import HostPool
-from appliance.model.qwen4exp.device.source import FileSource
-from appliance.model.qwen4exp.device.staging import Stretch
-from appliance.model.qwen4exp.spec import ModelSpec
-from kernels.experts import ExpertLayout, table_entry
-from kernels.experts.recode import recode
+from kernels.experts import table_entry
 
 _FILL_TOGETHER = 64
 
@@ -111,98 +99,18 @@ class ExpertStore:
             found[expert] = entry
         return found
 
-    def load(self, source: FileSource, spec: ModelSpec, *, done: Callable[[], None]) -> None:
-        """Packs every expert into its home and writes the tables; `done` is called after each layer.
-
-        Raises:
-            ModelFileError: an expert with scales that are no numbers.
-        """
-        names = [expert_tensors(source, layer.block) for layer in self.layers]
-
-        def stretches() -> Iterator[Stretch]:
-            for one in names:
-                for first in range(0, spec.experts, TOGETHER):
-                    yield from expert_stretches(source, one, spec, first=first)
-
-        rows = source.stream(stretches())
-        back = _Back(self._device)
-        for number, one in enumerate(names):
-            for first in range(0, spec.experts, TOGETHER):
-                self._place(number, first, expert_rows(source, one, spec, rows), back)
-            self._write_table(number)
-            source.check()
-            done()
-        back.wait()
-
     def fill(self, words: Callable[[StoreLayer, bool, int], torch.Tensor]) -> None:
         """Writes made-up experts: `words(layer, host, count)` gives int32 [count, words of one]; see `load`."""
         for number, layer in enumerate(self.layers):
             for host, homes in enumerate((self.slots(number), self.places(number))):
                 for some in torch.split(homes, _FILL_TOGETHER):
                     some.copy_(words(layer, bool(host), some.shape[0]))
-            self._write_table(number)
+            self.write_table(number)
 
     def close(self) -> None:
         """Gives the pinned memory back."""
         self.host.release()
 
-    def _place(self, number: int, first: int, rows: ExpertRows, back: _Back) -> None:
-        """Packs neighbours from `first` on into the homes that they have."""
-        layout, homes = self.layers[number].experts.layout, self.homes[number]
-        packed = pack_experts(rows, kind=layout.kind)
-        for on_card, homes_of in ((True, homes.slot), (False, homes.place)):
-            held = homes_of[first : first + packed.shape[0]]
-            which = np.flatnonzero(held >= 0)
-            if not which.size:
-                continue
-            # Homes were given in the order of the experts, so those of neighbours follow each other.
-            at = int(held[which[0]])
-            if on_card:
-                self.slots(number)[at : at + which.size].copy_(_some(packed, which))
-            else:
-                hosted = _recoded(packed, which, layout)
-                back.copy(hosted, self.places(number)[at : at + which.size])
-
-    def _write_table(self, number: int) -> None:
+    def write_table(self, number: int) -> None:
+        """Says in a layer's table where its experts are, once they are there."""
         self.routing.layer(number).table[:-1].copy_(torch.from_numpy(self.entries(number)))
-
-
-def _some(packed: torch.Tensor, which: NDArray[np.intp]) -> torch.Tensor:
-    """Those of the packed experts: without a copy where they are neighbours, as they mostly are."""
-    first, last = int(which[0]), int(which[-1])
-    if last - first + 1 == which.size:
-        return packed[first : last + 1]
-    return packed.index_select(0, torch.from_numpy(which).to(packed.device))
-
-
-def _recoded(packed: torch.Tensor, which: NDArray[np.intp], layout: ExpertLayout) -> torch.Tensor:
-    """Those of the packed experts in the host's form: packing a second time would take longer."""
-    if layout.kind == layout.host_kind:
-        return _some(packed, which)
-    found = torch.empty((which.size, layout.host_kind.words), dtype=torch.int32, device=packed.device)
-    for at, number in enumerate(which.tolist()):
-        recode(packed[number], layout.kind, out=found[at], to=layout.host_kind)
-    return found
-
-
-class _Back:
-    """Copies from the card to pinned memory beside the packing of the next experts."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
-
-    def copy(self, words: torch.Tensor, place: torch.Tensor) -> None:
-        """Copies after what the current stream was given so far."""
-        if self._stream is None:
-            place.copy_(words)
-            return
-        self._stream.wait_stream(torch.cuda.current_stream(self._device))
-        with torch.cuda.stream(self._stream):
-            place.copy_(words, non_blocking=True)
-        words.record_stream(self._stream)
-
-    def wait(self) -> None:
-        """Until all are there."""
-        if self._stream is not None:
-            self._stream.synchronize()
