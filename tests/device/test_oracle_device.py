@@ -149,7 +149,7 @@ def go_on(stage: Stage, *, steps: int) -> None:
 
 
 def test_exchanges_of_experts_change_no_bit() -> None:
-    """SAMP-05: before, in the middle and after; the hot ones were in RAM at first."""
+    """SAMP-05, MEM-08: before, in the middle and after; the hot ones were in RAM at first."""
     whole = trunk("base4")
     store = whole.parts.stages[0].store
     assert store is not None

@@ -121,7 +121,7 @@ async def cut_at(run: Running, chat: int, tokens: int) -> Answer:
 
 @pytest.mark.parametrize("sampling", [SamplingParams(temperature=0.0), CHAT], ids=["greedy", "seed"])
 def test_the_same_request_five_times(sampling: SamplingParams, tmp_path: Path) -> None:
-    """SAMP-05: cold, again, beside others, after swaps, and after a restart that begins with what was learned."""
+    """SAMP-05, MEM-08: cold, again, beside others, after swaps, and after a restart with what was learned."""
     found: list[list[int]] = []
     profile = str(tmp_path / "routing.npy")
     model = load(adapt_every=1, profile=profile)

@@ -228,6 +228,7 @@ def test_nothing_to_exchange(resident: list[int]) -> None:
 
 
 def test_many_rounds_lose_no_expert() -> None:
+    """MEM-08: after every step of many forced exchanges each expert's words are compared, wherever it lies."""
     model = Model([0, 1, 2], SideStream(DEVICE) if ON_CARD else AtOnce())
     random = np.random.default_rng(3)
     for _ in range(10):
