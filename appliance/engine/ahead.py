@@ -139,6 +139,7 @@ class AheadLoop(EngineLoop):
                 return
             sent = self._send()
         self._outbox.send()
+        self._garbage.tidy()
         if self._flights and (not sent or len(self._flights) == _LANES):
             self._land_oldest(began_s, ahead=sent)
         elif not sent:

@@ -10,6 +10,7 @@ import torch
 from appliance.engine.board import Board
 from appliance.engine.delivery import Delivery
 from appliance.engine.fault_words import fault_sentence
+from appliance.engine.garbage import Garbage
 from appliance.engine.outbox import Outbox
 from appliance.engine.steps import Stepper
 from appliance.engine.watchdog import Watchdog
@@ -41,6 +42,7 @@ class EngineLoop:
         self._delivery = delivery
         self._outbox = Outbox(scheduler, delivery=delivery, board=board)
         self._board = board
+        self._garbage = Garbage()
         self._watchdog = watchdog
         self._stopping = False
         self._drain_at_s: float | None = None
@@ -72,6 +74,7 @@ class EngineLoop:
             finally:
                 self._delivery.fail(f"the engine failed and must be restarted: {fault_sentence(error)}")
         finally:
+            self._garbage.rest()
             self._watchdog.stop()
 
     def _once(self) -> None:
@@ -95,6 +98,7 @@ class EngineLoop:
     def _idle(self) -> None:
         """Nobody wants a window: sleeps until somebody comes."""
         self._outbox.send()
+        self._garbage.rest()
         self._scheduler.check_idle()
         more = self._stepper.rest()
         if not self._scheduler.queue.wait(_QUIET_S if more else None):
