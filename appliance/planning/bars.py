@@ -14,6 +14,7 @@ NAMES = {
     "card: KV pages": "KV",
     "card: n-gram table": "n-gram table",
     "card: buffers": "buffers",
+    "card: hand-off": "hand-off",
     "card: prompts": "prompts",
     "card: runtime": "runtime",
 }
