@@ -23,7 +23,7 @@ from setup_wizard.draft import Model
 from setup_wizard.screens import STEPS
 from setup_wizard.sources import real_offers
 from tests.builders.machines import BOXES, machine
-from tests.wizard.test_screens import sources
+from tests.wizard.driving import sources
 
 SIZES = ((80, 24), (120, 40))
 NAMES = [step.__name__.removesuffix("Step").lower() for step in STEPS]
