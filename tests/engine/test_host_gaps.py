@@ -55,6 +55,18 @@ def test_percentiles(clock: Clock) -> None:
     assert round(1e6 * found.most_s) == 100
 
 
+def test_a_device_that_has_another_window_does_not_wait(clock: Clock) -> None:
+    gaps = HostGaps()
+    for number, idle in enumerate((False, False, True, False), start=1):
+        gaps.seen()
+        clock.now_s += number * 1e-3
+        gaps.submitted(idle=idle)
+    found = gaps.times()
+    assert found is not None
+    assert (found.p50_s, round(1e3 * found.p99_s)) == (0.0, 3)
+    assert (round(1e3 * found.turn_p50_s), round(1e3 * found.turn_p99_s)) == (2, 4)
+
+
 def test_old_windows_are_forgotten(clock: Clock) -> None:
     gaps = HostGaps()
     for _ in range(5):

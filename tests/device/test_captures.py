@@ -1,0 +1,63 @@
+"""Which windows are captured before they come: each once, a usual office's first, the scheduler's among them."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from appliance.model.plan import LoadPlan
+from appliance.model.qwen4exp.device.captures import coming
+from appliance.model.qwen4exp.device.tables import bucket_of
+
+
+def plan(slots: int, draft_max: int, *, chunk_rows: int = 512, most: int = 40) -> LoadPlan:
+    return LoadPlan(
+        device="cpu",
+        slots=slots,
+        pages=64,
+        page_tokens=16,
+        max_tokens=256,
+        max_window_rows=most,
+        draft_max=draft_max,
+        chunk_rows=chunk_rows,
+    )
+
+
+@pytest.mark.parametrize(("slots", "draft_max"), [(1, 4), (2, 3), (8, 4), (8, 0), (16, 4)])
+def test_every_shape_once_and_none_that_cannot_be(slots: int, draft_max: int) -> None:
+    found = list(coming(plan(slots, draft_max), drafts=draft_max > 0))
+    assert len(set(found)) == len(found)
+    assert all(shape.spans <= bucket_of(slots) and shape.spans <= shape.rows <= 40 for shape in found)
+    assert all(shape.steps <= draft_max for shape in found)
+    assert any(shape.chunk for shape in found)
+
+
+def test_the_likeliest_come_first() -> None:
+    found = list(coming(plan(8, 4), drafts=True))
+    alone, most = found[:3], found[15:18]
+    assert {(shape.rows, shape.spans, shape.steps, shape.chunk) for shape in alone} == {(6, 1, 4, False)}
+    assert {(shape.rows, shape.spans) for shape in most} == {(40, 8)}
+    assert len({shape.draws for shape in alone}) == 3
+
+
+def test_what_decoding_and_reading_conversations_make_is_among_them() -> None:
+    slots, drafts = 8, 4
+    found = {(shape.rows, shape.spans, shape.steps) for shape in coming(plan(slots, drafts), drafts=True)}
+    for decoding, reading in product(range(slots + 1), (0, 1)):
+        spans = decoding + reading
+        if not 0 < spans <= slots:
+            continue
+        rows = decoding * (1 + drafts)
+        for prompt in range(1, 14) if reading else (0,):
+            assert (bucket_of(min(40, rows + prompt)), bucket_of(spans), drafts) in found or rows + prompt > 40
+
+
+def test_a_model_without_drafts_has_no_chain() -> None:
+    assert {shape.steps for shape in coming(plan(4, 4), drafts=False)} == {0}
+
+
+def test_small_windows_and_no_chunks() -> None:
+    found = list(coming(plan(2, 4, chunk_rows=0, most=12), drafts=True))
+    assert max(shape.rows for shape in found) == 12
+    assert not any(shape.chunk for shape in found)
