@@ -109,30 +109,27 @@ def _four(p_a, p_b, p_to, strip, chunk, rows, row_bytes, columns, p_grid, TYPE: 
 def _two(p_a, p_b, p_to, strip, chunk, rows, row_bytes, columns, p_grid, SHIFT: tl.constexpr, TYPE: tl.constexpr,
          BW: tl.constexpr, BB: tl.constexpr, PAIR: tl.constexpr):  # fmt: skip
     """Two bits of all codes, from bit SHIFT on: [q][lane][g mj], code (mr, h, i) at bit 16 h + 4 i + 2 mr."""
-    w = tl.arange(0, 256)
-    r = w // 2 % 2 * 16 + w // 128 * 8 + w // 16 % 8
-    p_row, there = _row(p_a, p_b, r, strip, rows, row_bytes, PAIR)
-    k = chunk * 128 + w % 2 * 64 + w // 4 % 4 * 16
-    word = w * 0
-    for n in tl.static_range(16):
-        found = _code(p_row, there, k + n, columns, p_grid, TYPE, BW, BB)
-        word |= ((found >> SHIFT) & 3) << (n // 4 % 2 * 16 + n % 4 * 4 + n // 8 * 2)
-    tl.store(p_to + w, word)
+    w = tl.arange(0, 256)[:, None]
+    n = tl.arange(0, 16)[None, :]
+    p_row, there = _row(p_a, p_b, w // 2 % 2 * 16 + w // 128 * 8 + w // 16 % 8, strip, rows, row_bytes, PAIR)
+    k = chunk * 128 + w % 2 * 64 + w // 4 % 4 * 16 + n
+    found = (_code(p_row, there, k, columns, p_grid, TYPE, BW, BB) >> SHIFT) & 3
+    # Every field has bits of its own, so sums are unions.
+    word = tl.sum(found << (n // 4 % 2 * 16 + n % 4 * 4 + n // 8 * 2), axis=1)
+    tl.store(p_to + tl.arange(0, 256), word)
 
 
 @triton.jit
 def _one(p_a, p_b, p_to, strip, chunk, rows, row_bytes, columns, p_grid, SHIFT: tl.constexpr, TYPE: tl.constexpr,
          BW: tl.constexpr, BB: tl.constexpr, PAIR: tl.constexpr):  # fmt: skip
     """Bit SHIFT of all codes: [lane][q g], code (m, h, i) at bit 16 h + 4 i + m."""
-    w = tl.arange(0, 128)
-    r = w % 2 * 16 + w // 2 % 2 * 8 + w // 16
-    p_row, there = _row(p_a, p_b, r, strip, rows, row_bytes, PAIR)
-    k = chunk * 128 + w // 4 % 4 * 16
-    word = w * 0
-    for n in tl.static_range(32):
-        found = _code(p_row, there, k + n // 16 * 64 + n % 16, columns, p_grid, TYPE, BW, BB)
-        word |= ((found >> SHIFT) & 1) << (n // 4 % 2 * 16 + n % 4 * 4 + n // 16 * 2 + n // 8 % 2)
-    tl.store(p_to + w, word)
+    w = tl.arange(0, 128)[:, None]
+    n = tl.arange(0, 32)[None, :]
+    p_row, there = _row(p_a, p_b, w % 2 * 16 + w // 2 % 2 * 8 + w // 16, strip, rows, row_bytes, PAIR)
+    k = chunk * 128 + w // 4 % 4 * 16 + n // 16 * 64 + n % 16
+    found = (_code(p_row, there, k, columns, p_grid, TYPE, BW, BB) >> SHIFT) & 1
+    word = tl.sum(found << (n // 4 % 2 * 16 + n % 4 * 4 + n // 16 * 2 + n // 8 % 2), axis=1)
+    tl.store(p_to + tl.arange(0, 128), word)
 
 
 @triton.jit

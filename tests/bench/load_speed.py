@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import gc
 import itertools
 import mmap
 import os
@@ -218,14 +219,12 @@ def measure(path: Path, *, hits: float, prompt: int, captured: Sequence[int], co
         print(f"cached: {cached_share(path):.0%}")
     else:
         print(f"page cache {cached_rate(path):.1f} GB/s, {READERS} readers into memory of their own")
-    for _ in range(2):  # kernels are compiled by the first
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats()
-        parts = timed("warm", load, size=size)
-        peak = torch.cuda.max_memory_allocated()
-        if _ == 0:
-            close(parts)
-            del parts
+    close(timed("first warm, compiles what is not cached", load, size=size))
+    gc.collect()
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    parts = timed("warm", load, size=size)
+    peak = torch.cuda.max_memory_allocated()
     print(f"packing alone, GB/s of stored bytes: {pack_rate(parts, spec)}")
     torch.cuda.empty_cache()
     model = DeviceModel(spec, plan, parts)

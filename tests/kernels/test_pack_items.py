@@ -20,7 +20,7 @@ NAMES = [f"{name}-{form}" for name, form in SPLIT]
 def shapes_of(name: str) -> list[tuple[int, int, int]]:
     """Items, rows, columns; types of large blocks have the rows with other numbers of blocks."""
     fits = [one for one in SHAPES if one[2] % BLOCKS[name].block_weights == 0]
-    return fits if len(fits) > 1 else [(1, 33, 256)]
+    return fits if len(fits) > 1 else [(1, 33, 256), (2, 3, 512)]
 
 
 def counter(size: int, device: str) -> torch.Tensor:
