@@ -179,7 +179,7 @@ def _pricing(shape: Shape, *, machine: Machine, spec: ModelSpec, rig: Rig, cards
             pages=shape.parallel * math.ceil(shape.tokens / page_tokens),
             home=shape.home,
             kv_type=storage,
-            chunk_rows=_chunk_rows(spec, rig, tokens=shape.tokens, card_bytes=min(budgets)),
+            chunk_rows=_chunk_rows(spec, rig, tokens=shape.tokens, budgets=budgets),
             stages=len(cards),
             groups=_groups(rig, cards=len(cards), parallel=shape.parallel),
         ),
@@ -202,9 +202,10 @@ def _groups(rig: Rig, *, cards: int, parallel: int) -> int:
     return min(cards if stated == "auto" else stated, parallel)
 
 
-def _chunk_rows(spec: ModelSpec, rig: Rig, *, tokens: int, card_bytes: int) -> int:
-    stated = rig.serving.prompt_chunk
-    return chunk_rows(spec, tokens=tokens, card_bytes=card_bytes) if stated == "auto" else min(stated, tokens)
+def _chunk_rows(spec: ModelSpec, rig: Rig, *, tokens: int, budgets: Sequence[int]) -> int:
+    if rig.serving.prompt_chunk != "auto":
+        return min(rig.serving.prompt_chunk, tokens)
+    return chunk_rows(spec, tokens=tokens, card_bytes=min(budgets), stages=len(budgets))
 
 
 def per_card(sizes: int | tuple[int, ...], cards: int) -> tuple[int, ...]:

@@ -143,7 +143,7 @@ class Placement:
     @property
     def pinned_bytes(self) -> int:
         """Of the parts in RAM, those that must be locked there for the cards to read."""
-        pinned = ("experts", "n-gram table", "buffers") if self.stages else ()
+        pinned = ("experts", "n-gram table", "buffers", "hand-off") if self.stages else ()
         return sum(item.size_bytes for item in self.items if item.name in pinned)
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from appliance.card_sizing import CardAsk, card_sizes
+from appliance.model.qwen4exp.handoff_footprint import landing_bytes
 from appliance.model.qwen4exp.stage_footprint import model_bytes
 from tests.device.models import PAGE, load, spec_of
 
@@ -26,6 +27,9 @@ def test_states_pages_and_experts_of_each_stage(split: tuple[int, ...], kv_type:
         assert stage.store is not None
         assert stage.store.pool.nbytes == sum(part.experts)
         assert stage.has_ngram == (part.ngram > 0)
+    for border in model.launcher._borders:
+        stages, groups = len(model.parts.stages), model.plan.groups
+        assert border._landing.nbytes == landing_bytes(model.spec, stages=stages, groups=groups)
     model.close()
 
 

@@ -6,6 +6,7 @@ import math
 from typing import Final
 
 from appliance.model.qwen4exp.footprint import FLOAT
+from appliance.model.qwen4exp.handoff_footprint import leaving_bytes
 from appliance.model.qwen4exp.spec import ModelSpec
 
 PIECE_EXPERTS: Final = 64
@@ -16,7 +17,7 @@ MOST_LANDING: Final = 8
 
 CHUNK_ROWS: Final = (8192, 4096, 2048, 1024, 512)
 CHUNK_SHARE: Final = 1 / 16
-"""Of a card's memory, at most, for the rows of a chunk."""
+"""Of a card's memory, at most, for the rows of a chunk, and for those that are on their way to the next card."""
 
 HALF: Final = 2
 SLICE_ROWS: Final = 2048
@@ -69,15 +70,16 @@ def chunk_bytes(spec: ModelSpec, *, rows: int) -> int:
     return rows * (kept + max(linear, attention, experts)) + max(streams, delta)
 
 
-def chunk_rows(spec: ModelSpec, *, tokens: int, card_bytes: int) -> int:
+def chunk_rows(spec: ModelSpec, *, tokens: int, card_bytes: int, stages: int = 1) -> int:
     """Rows of the longest chunk: many read a matrix and an expert once for more of them; 0 where a card is too small.
 
     Args:
         spec: the model.
         tokens: context of one conversation, the rows it can have.
         card_bytes: of the smallest card.
+        stages: cards that a chunk passes through.
     """
     for rows in CHUNK_ROWS:
-        if chunk_bytes(spec, rows=rows) <= card_bytes * CHUNK_SHARE:
+        if chunk_bytes(spec, rows=rows) + leaving_bytes(spec, rows=rows, stages=stages) <= card_bytes * CHUNK_SHARE:
             return min(rows, tokens)
     return 0

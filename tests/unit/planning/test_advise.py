@@ -47,7 +47,7 @@ TABLE = {
     "24 GB card": Row("ud-q4-k-xl", 4, 16384, "int8", "ram", (), 70, 27, 5),
     "48 GB card": Row("ud-q4-k-xl", 4, 32768, "int8", "ram", (), 96, 122, 5),
     "two 16 GB cards on x8": Row("ud-q4-k-xl", 4, 32768, "int8", "ram", (25,), 80, 27, 5),
-    "two 24 GB cards, one on x4": Row("ud-q4-k-xl", 4, 32768, "int8", "ram", (29,), 91, 47, 5),
+    "two 24 GB cards, one on x4": Row("ud-q4-k-xl", 4, 16384, "int8", "ram", (29,), 91, 52, 5),
     "four 24 GB cards, 64 GB RAM": Row("ud-q4-k-xl", 8, 65536, "int8", "ram", (14, 28, 43), 99, 104, 5),
     "no card": Row(None),
     "a card that is full": Row(None),

@@ -1,4 +1,4 @@
-"""What the launches of a window depend on, and how many windows may be on their way; one graph for each shape."""
+"""What the launches of a window depend on; one graph for each shape."""
 
 from __future__ import annotations
 
@@ -24,13 +24,3 @@ class StepShape:
     steps: int
     draws: Draws
     chunk: bool = False
-
-
-def read_lanes(stages: int) -> int:
-    """Windows of prompts beside those of the groups: one for every stage and one to come; none with one stage."""
-    return stages + 1 if stages > 1 else 0
-
-
-def lanes_of(stages: int, groups: int) -> int:
-    """Windows that may be on their way; with one stage, the next one while one is computed."""
-    return groups + read_lanes(stages) if stages > 1 else max(2, groups)
