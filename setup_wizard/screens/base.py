@@ -41,6 +41,11 @@ class Step(Screen[None]):
         """The app."""
         return cast("SetupApp", self.app)
 
+    @property
+    def shown(self) -> bool:
+        """Whether its widgets are there: slow work may end after the step was left."""
+        return self.is_mounted and self in self.app.screen_stack
+
     def compose(self) -> ComposeResult:
         """Title, body, help, plan, keys."""
         yield Static(f"Strata setup - step {self.NUMBER} of {OF} - {self.NAME}", id="title", markup=False)

@@ -49,7 +49,8 @@ class MachineStep(Step):
         except ApplianceError as error:
             self._failed(error)
             return
-        self._show(machine)
+        if self.shown:
+            self._show(machine)
 
     def _show(self, machine: Machine) -> None:
         advice = self.setup.advice
@@ -63,7 +64,8 @@ class MachineStep(Step):
         self.query_one("#found", Static).update("\n".join(lines))
 
     def _failed(self, error: ApplianceError) -> None:
-        self.query_one("#found", Static).update(f"REFUSED: {error}")
+        if self.shown:
+            self.query_one("#found", Static).update(f"REFUSED: {error}")
 
     def on_button_pressed(self, event: Button.Pressed) -> None:
         """Measures."""
@@ -86,9 +88,10 @@ class MachineStep(Step):
             self._lines[-1] = line
         else:
             self._lines.append(line)
-        if self.is_mounted:
+        if self.shown:
             self.query_one("#progress", Static).update("\n".join(self._lines))
 
     def _measured(self, measured: Measured) -> None:
         self._met(measured.machine)
-        self.query_one("#measure", Button).disabled = False
+        if self.shown:
+            self.query_one("#measure", Button).disabled = False

@@ -63,7 +63,7 @@ class ModelStep(Step):
     def _show(self, found: tuple[tuple[FoundSet, ...], tuple[Offered, ...]]) -> None:
         sets, self._offered = found
         draft = self.setup.draft
-        if draft is None or not self.is_mounted:
+        if draft is None or not self.shown:
             return
         size = draft.model.size
         value = draft.model.path if size is None else f"catalogue:{size.id}"
@@ -123,17 +123,18 @@ class ModelStep(Step):
         path = None if drafter is None else str(first.parent / drafter)
         model = read_model(str(first), folder=self.setup.path.parent, draft_path=path)
         self.setup.serve(model, Answer("model.draft_path", path))
-        self.query_one("#download", Button).label = "Download"
-        self._say(f"{first} is here and complete")
-        self._search()
+        if self.shown:
+            self.query_one("#download", Button).label = "Download"
+            self._say(f"{first} is here and complete")
+            self._search()
 
     def _failed(self, error: ApplianceError) -> None:
-        if self.is_mounted:
+        if self.shown:
             self.query_one("#download", Button).label = "Download"
             self._say(f"REFUSED: {error}")
 
     def _say(self, line: str) -> None:
-        if self.is_mounted:
+        if self.shown:
             self.query_one("#progress", Static).update(line)
 
 

@@ -62,7 +62,7 @@ class StartStep(Step):
 
     def _tell(self, line: str) -> None:
         self._lines = [*self._lines[1 - LINES :], line]
-        if self.is_mounted:
+        if self.shown:
             self.query_one("#log", Static).update("\n".join(self._lines))
 
     def _answered(self, answer: str) -> None:
@@ -75,4 +75,5 @@ class StartStep(Step):
     def _failed(self, error: ApplianceError) -> None:
         self.setup.after.append(f"strata-setup: {error}")
         self._tell(f"REFUSED: {error}")
-        self.query_one("#start", Button).disabled = False
+        if self.shown:
+            self.query_one("#start", Button).disabled = False

@@ -13,6 +13,9 @@ from appliance.errors import DoesNotFitError, ModelFileError
 from appliance.models.download import Progress
 from appliance.models.find import FoundSet
 from appliance.models.repository import RemoteSet
+from appliance.rig.containers import Containers
+from appliance.rig.machine import Machine
+from appliance.rig.measure import Measured
 from setup_wizard.app import SetupApp
 from setup_wizard.screens.widgets import Choice
 from setup_wizard.sources import real_offers
@@ -99,3 +102,39 @@ def test_a_download_that_fails_says_why(rig: Path, error: Exception, words: str)
         assert words in text(app, "#progress")
 
     drive(rig, machine(), steps, look_up=look_up)
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["it ends", "it fails"])
+@pytest.mark.parametrize(("step", "button"), [(1, "#measure"), (2, "#download")], ids=["measuring", "searching"])
+def test_slow_work_that_ends_after_its_step_was_left(rig: Path, step: int, button: str, fails: bool) -> None:
+    """On a busy machine the search takes longer than somebody who goes on."""
+    waiting: list[Callable[[], None]] = []
+    holding = False
+
+    def later(work: Callable[[], None]) -> None:
+        waiting.append(work) if holding else work()
+
+    def find(folder: Path) -> tuple[FoundSet, ...]:
+        if fails:
+            raise ModelFileError("unreadable")
+        return ()
+
+    def slow(now: Machine, folder: Path, progress: object) -> Measured:
+        if fails:
+            raise DoesNotFitError("no room")
+        return Measured(machine=now, containers=Containers(), skipped="")
+
+    async def steps(app: SetupApp, pilot: Pilot[int]) -> None:
+        nonlocal holding
+        holding = True
+        await to(app, pilot, step)
+        app.screen.query_one(button, Button).press()
+        await pilot.pause()
+        assert waiting
+        await to(app, pilot, 4)
+        while waiting:
+            waiting.pop(0)()
+        await pilot.pause()
+        assert "step 4 of 8" in text(app, "#title")
+
+    drive(rig, machine(), steps, find=find, measure=slow, spawn=later)
