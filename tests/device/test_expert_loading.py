@@ -33,7 +33,7 @@ from appliance.model.qwen4exp.loading_footprint import (
     together,
 )
 from appliance.model.qwen4exp.spec import ModelSpec
-from kernels.planes import FORMATS_OF_TYPE, common_format, formats_of
+from kernels.planes import FORMATS_OF_TYPE, choose_format, common_format, formats_of, pack
 from kernels.planes.fast import can_pack
 from tests.builders.blocks import model_rows
 from tests.device.models import DEVICE, plan_of, spec_of
@@ -151,3 +151,17 @@ def test_every_type_is_planned_as_it_is_packed() -> None:
         forms = [form.name for form in formats_of(name) if form.name != "wide"]
         assert all(can_pack(name, form) for form in forms) is packed_by_kernel(name, name, name), name
     assert expert_types(spec_with(("Q4_0", "Q5_1", "Q8_0")), 0) == ("Q4_0", "Q5_1", "Q8_0")
+
+
+@torch.inference_mode()
+def test_a_matrix_is_packed_slice_by_slice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a card, where a large matrix comes in whole strips."""
+    info = stored((70, 64), "Q4_0", "w")
+    staging = Staging(torch.device("cpu"))
+    raw = torch.from_numpy(info.raw()).view(70, -1)
+    monkeypatch.setattr(staging, "slices", lambda info: ((first, raw[first : first + 32]) for first in (0, 32, 64)))
+    found = FileSource({"w": info}, staging)._packed(info, choose_format("Q4_0"))
+    wanted = pack("Q4_0", raw, columns=64)
+    assert torch.equal(found.words, wanted.words)
+    assert (found.format, found.rows, found.columns) == (wanted.format, 70, 64)
+    staging.check()
