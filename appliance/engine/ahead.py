@@ -176,6 +176,7 @@ class AheadLoop(EngineLoop):
         self._flights.append(flight)
         self._repeats = repeats(flight.turn, scheduler.limits)
         self._stops = frozenset().union(*[session.request.stop_token_ids for session in turn.sessions])
+        self._plan_drafts(flight.turn)
         return True
 
     def _land(self) -> None:
@@ -221,7 +222,8 @@ class AheadLoop(EngineLoop):
         if again and self._flights[-1].turn is flight.turn:
             self._flights.append(self._ahead.again(flight))
             arrive(scheduler, flight.turn)
-            self._repeated(flight.turn)
+            self._repeats -= 1
+            self._plan_drafts(flight.turn)
             return
         arrive(scheduler, flight.turn)
         if not calm:
@@ -230,12 +232,11 @@ class AheadLoop(EngineLoop):
         if self._ahead.draws(scheduler.running):
             self._send()
 
-    def _repeated(self, turn: Turn) -> None:
-        """A turn was sent again: counts it, and looks whether the next one is to have other drafts."""
-        scheduler, sessions = self._scheduler, turn.sessions
-        self._repeats -= 1
+    def _plan_drafts(self, turn: Turn) -> None:
+        """A turn was sent: looks whether the next one is to have other drafts."""
+        scheduler, sessions = self._scheduler, turn.sessions[: turn.decoding]
         before = [session.acceptance.planned for session in sessions]
-        scheduler.drafting.plan(scheduler.running, sessions, group=0, sharing=len(sessions))
+        scheduler.drafting.plan(scheduler.running, sessions, group=0, sharing=len(turn.sessions))
         if before != [session.acceptance.planned for session in sessions]:
             self._repeats = 0
 

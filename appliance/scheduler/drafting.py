@@ -127,6 +127,10 @@ class DraftPlanner:
         for session, depth in zip(members, depths, strict=True):
             session.acceptance.planned = max(0, min(most, depth + shift))
 
+    def stands(self, group: int) -> bool:
+        """Whether the group has a plan, which may be of others."""
+        return self._standing[group].choice is not None
+
     def steps(self, turn: Turn) -> int:
         """Of the chain after a turn: as deep as its next windows verify."""
         if turn.decoding == 0:

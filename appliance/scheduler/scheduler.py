@@ -104,7 +104,8 @@ class Scheduler:
             reading = [session for session in reading if not is_long(session, self.limits)]
         limits, everybody = self.limits, self._decoding()
         most = limits.drafts_of(len(own)) if drafts_on(limits, decoding=everybody) else 0
-        self.drafting.plan(self.running, decoding, group=group, sharing=len(own))
+        if not ahead or not self.drafting.stands(group):  # else it is looked at when the turn was sent
+            self.drafting.plan(self.running, decoding, group=group, sharing=len(own))
         for session in decoding:
             depth = plan_depth(session.acceptance, room=session.room - session.due, limits=limits, decoding=everybody)
             session.wanted = min(most, depth)
