@@ -265,7 +265,7 @@ def main() -> None:
         path = arguments.file or Path(folder) / "real.gguf"
         if not path.exists():
             began = time.monotonic()
-            write_real_file(path, SyntheticShape(layers=arguments.layers), draft=True)
+            write_real_file(path, SyntheticShape(layers=arguments.layers), draft=True, flushed=not arguments.warm)
             print(f"written in {time.monotonic() - began:.1f} s")
         measure(
             path,

@@ -35,8 +35,14 @@ _THREADS = 8
 _INTEGERS = {"Q8_0": 73.9, "IQ4_NL": 69.3, "IQ3_S": 150.0}
 
 
-def write_real_file(path: Path, shape: SyntheticShape, *, draft: bool) -> ModelSpec:
+def write_real_file(path: Path, shape: SyntheticShape, *, draft: bool, flushed: bool = True) -> ModelSpec:
     """Writes the file; its size is 1.2 GB a layer and 1.5 GB besides.
+
+    Args:
+        path: of the file.
+        shape: of the model.
+        draft: whether it has a draft layer.
+        flushed: whether to wait until it is on the disk; a warm load finds it in the page cache all the same.
 
     Returns:
         The spec it was written from.
@@ -55,7 +61,8 @@ def write_real_file(path: Path, shape: SyntheticShape, *, draft: bool) -> ModelS
             ]
             for job in jobs:
                 job.result()
-        os.fsync(file.fileno())
+        if flushed:
+            os.fsync(file.fileno())
     return spec
 
 
@@ -182,9 +189,10 @@ def main() -> None:
     command = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     command.add_argument("path", type=Path)
     command.add_argument("--layers", type=int, default=12, help="of the trunk, a multiple of 4")
+    command.add_argument("--cached", action="store_true", help="do not wait until it is on the disk")
     arguments = command.parse_args()
     began = time.monotonic()
-    write_real_file(arguments.path, SyntheticShape(layers=arguments.layers), draft=True)
+    write_real_file(arguments.path, SyntheticShape(layers=arguments.layers), draft=True, flushed=not arguments.cached)
     print(f"{arguments.path.stat().st_size / 1e9:.1f} GB in {time.monotonic() - began:.1f} s")
 
 

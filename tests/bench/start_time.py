@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -61,8 +62,25 @@ def stages(process: subprocess.Popen[str], url: str, *, within_s: float) -> Iter
         time.sleep(_EVERY_S)
 
 
-def start(model: Path, *, cache: str, within_s: float, settings: Sequence[str] = ()) -> Iterator[str]:
-    """One start and stop; what to print of it."""
+def used_on_card() -> str:
+    """What the driver says is in use on the first card."""
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        return "an unknown part"
+    command = [tool, "--query-gpu=memory.used", "--format=csv,noheader", "--id=0"]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+
+
+def start(model: Path, *, cache: str, within_s: float, idle_s: float, settings: Sequence[str] = ()) -> Iterator[str]:
+    """One start and stop; what to print of it.
+
+    Args:
+        model: file to serve.
+        cache: of the card, for experts.
+        within_s: seconds that the start may take.
+        idle_s: seconds to watch the card's memory after it, while the server prepares what it has not yet.
+        settings: of the rig, TABLE.KEY=VALUE.
+    """
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile("w+") as log:
         port = free_port()
         rig = Path(folder) / "rig.toml"
@@ -72,6 +90,10 @@ def start(model: Path, *, cache: str, within_s: float, settings: Sequence[str] =
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, text=True)
         try:
             seen = list(stages(process, f"http://127.0.0.1:{port}/ready", within_s=within_s))
+            used = used_on_card()
+            if idle_s and process.poll() is None:
+                time.sleep(idle_s)
+                used += f", {used_on_card()} after {idle_s:g} idle seconds"
         finally:
             process.terminate()
             process.wait(30)
@@ -79,7 +101,7 @@ def start(model: Path, *, cache: str, within_s: float, settings: Sequence[str] =
         lines = log.read().splitlines()
     yield ", ".join(f"{stage} at {second:.1f}" for second, stage in seen)
     good = bool(seen) and seen[-1][1] == "ready"
-    yield f"ready after {seen[-1][0]:.2f} s" if good else "never ready"
+    yield f"ready after {seen[-1][0]:.2f} s, {used} in use on the card" if good else "never ready"
     yield from (f"  {line}" for line in (lines if not good else [one for one in lines if _WORTH.search(one)])[-24:])
 
 
@@ -90,11 +112,19 @@ def main() -> None:
     command.add_argument("--starts", type=int, default=2)
     command.add_argument("--cache", default="auto", help="of [experts]: bytes of the card for experts")
     command.add_argument("--within", type=float, default=600.0, help="seconds that a start may take")
+    command.add_argument("--idle", type=float, default=0.0, help="seconds to watch the card's memory afterwards")
     command.add_argument("--set", action="append", default=[], metavar="TABLE.KEY=VALUE", help="of the rig")
     arguments = command.parse_args()
     for number in range(arguments.starts):
         print(f"start {number + 1} of {arguments.model.name}, {arguments.model.stat().st_size / 1e9:.1f} GB")
-        for line in start(arguments.model, cache=arguments.cache, within_s=arguments.within, settings=arguments.set):
+        found = start(
+            arguments.model,
+            cache=arguments.cache,
+            within_s=arguments.within,
+            idle_s=arguments.idle,
+            settings=arguments.set,
+        )
+        for line in found:
             print(line, flush=True)
 
 
