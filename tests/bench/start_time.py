@@ -23,7 +23,7 @@ from pathlib import Path
 from tests.ports import free_port
 
 _WORTH = re.compile(r"memory|card part|ready|cannot be served|warn")
-_EVERY_S = 0.05
+_EVERY_S = 0.1
 
 
 def rig_text(model: Path, *, port: int, cache: str) -> str:
@@ -102,7 +102,8 @@ def start(model: Path, *, cache: str, within_s: float, idle_s: float, settings: 
     yield ", ".join(f"{stage} at {second:.1f}" for second, stage in seen)
     good = bool(seen) and seen[-1][1] == "ready"
     yield f"ready after {seen[-1][0]:.2f} s, {used} in use on the card" if good else "never ready"
-    yield from (f"  {line}" for line in (lines if not good else [one for one in lines if _WORTH.search(one)])[-24:])
+    own = [line for line in lines if "event=request" not in line]
+    yield from (f"  {line}" for line in own[-24:] if not good or _WORTH.search(line))
 
 
 def main() -> None:
