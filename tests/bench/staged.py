@@ -121,7 +121,7 @@ class Chat:
     def span(self, model: StagedModel) -> Span:
         """Its next rows."""
         if not self.tokens:
-            return Span(slot=self.slot, start=0, tokens=tuple(10 * self.slot + place for place in range(4)))
+            return Span(slot=self.slot, start=0, tokens=(10 * self.slot + 3,))
         tokens = (self.tokens[-1], *self.drafts)
         start = model.length(self.slot)
         return Span(slot=self.slot, start=start, tokens=tokens, draft_count=len(self.drafts))

@@ -131,9 +131,8 @@ def goal(text: str, value: float, bound: float, *, least: bool = False, unit: st
           f"{'' if held else '  MISSED'}", flush=True)  # fmt: skip
 
 
-def compare(one: dict[int, Pace], two: dict[int, Pace], lone: Pace, *, read_s: tuple[float, float]) -> None:
-    """Everything beside its goal."""
-    print("summary")
+def compare(one: dict[int, Pace], two: dict[int, Pace], lone: Pace) -> None:
+    """Windows beside their goals."""
     goal("lone user's window, above one card's", (lone.interval_s - one[1].interval_s) * 1e3, ALONE_S * 1e3, unit=" ms")
     for each, found in two.items():
         busier_s = max(1e-9, *found.stage_s)
@@ -141,8 +140,6 @@ def compare(one: dict[int, Pace], two: dict[int, Pace], lone: Pace, *, read_s: t
         rate = one[each].interval_s / max(1e-9, found.interval_s)
         goal(f"two groups of {each}, total tokens/s over one card's", rate, RATIO, least=True)
         goal(f"two groups of {each}, host a window and stage", found.host_s * 1e6 / 2, 150, unit=" us")
-    if read_s[1] < float("inf"):
-        goal("prompt, over one card's rate", read_s[0] / read_s[1], PROMPT_RATIO, least=True)
 
 
 def hasten_interpreter() -> None:
@@ -160,6 +157,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options.add_argument("--layers", type=int, default=24, help="of the made-up model, a multiple of 4")
     options.add_argument("--each", type=int, nargs="+", default=[1, 4], help="conversations of a window, from 1 on")
     options.add_argument("--split", type=int, help="layers of the first stage; else balanced by the times of one")
+    options.add_argument("--no-curve", action="store_true", help="nothing about single rows and steps; needs --split")
     options.add_argument("--no-prompts", action="store_true")
     options.add_argument("--no-builtin", action="store_true")
     options.add_argument("--tiny", action="store_true")
@@ -188,7 +186,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for count in each:
         one[count] = pace(model, scale, whole(count))
         show("one stage", whole(count), one[count])
-    plain_s, chain_s = (0.0, 0.0) if asked.tiny else curve(model, scale)
+    plain_s, chain_s = (0.0, 0.0) if asked.tiny or asked.no_curve else curve(model, scale)
     if not asked.no_prompts:
         read_one = prompts("one stage", model, scale, groups=1)
     model.close()
@@ -205,12 +203,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for count in each:
         two[count] = pace(model, scale, whole(count, groups=2))
         show("two stages", whole(count, groups=2), two[count])
+    same = lone.texts == one[1].texts and all(two[count].texts[:count] == one[count].texts for count in each)
+    compare(one, two, lone)
+    print(f"  texts of two stages {'equal those of one' if same else 'DIFFER from those of one'}", flush=True)
     if not asked.no_prompts:
         read_two = prompts("two stages", model, scale, groups=2)
-    same = lone.texts == one[1].texts and all(two[count].texts[:count] == one[count].texts for count in each)
+        goal("prompt, over one card's rate", read_one / read_two, PROMPT_RATIO, least=True)
+    lap("windows and prompts are done")
     model.close()
-    compare(one, two, lone, read_s=(read_one, read_two))
-    print(f"  texts of two stages {'equal those of one' if same else 'DIFFER from those of one'}")
+    del model
     if not asked.no_builtin:
         found = [drafts_of((), groups=1, tiny=asked.tiny), drafts_of(devices, groups=2, tiny=asked.tiny)]
         equal = "equal" if found[0].texts == found[1].texts else "DIFFERENT"
