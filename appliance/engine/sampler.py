@@ -9,6 +9,7 @@ import torch
 
 from appliance.engine.logprobs import with_logprobs
 from appliance.engine.places import Place, places_of
+from appliance.model.greedy import Likeliest
 from appliance.model.interface import StepModel
 from appliance.scheduler.commit import Drawn
 from appliance.scheduler.session import Session
@@ -60,9 +61,10 @@ class _Asked:
 class Sampler:
     """Owned by the engine's thread."""
 
-    def __init__(self, *, vocabulary: int) -> None:
-        """Knows no request yet."""
+    def __init__(self, *, vocabulary: int, likeliest: Likeliest | None = None) -> None:
+        """Knows no request yet; `likeliest` of a model that chooses for greedy rows itself."""
         self._vocabulary = vocabulary
+        self._likeliest = likeliest
         self._asked: dict[int, _Asked] = {}
 
     def open(self, session: Session) -> None:
@@ -107,16 +109,23 @@ class Sampler:
         places = places_of(turn)
         numbers = [row for place in places for row in place.drawn_rows]
         tokens: list[int] = []
-        bad: list[int] = []
+        finite: list[bool] = []
         if numbers:
             own = logits if len(numbers) == logits.shape[0] else logits[torch.tensor(numbers, device=logits.device)]
-            choice = choose(own, self._window_params(places, logits.device))
-            tokens, bad = torch.stack((choice.ids, choice.bad.to(torch.int64))).tolist()
+            if self._likeliest is not None and all(
+                self._asked[place.session.slot].plain for place in places if place.drawn
+            ):
+                ids, _, numeric = self._likeliest(own)
+                tokens, finite = ids.tolist(), numeric.tolist()
+            else:
+                choice = choose(own, self._window_params(places, logits.device))
+                tokens, bad = torch.stack((choice.ids, choice.bad.to(torch.int64))).tolist()
+                finite = [not flag for flag in bad]
         found: list[Drawn] = []
         start = 0
         for place in places:
             end = start + place.drawn
-            found.append(Drawn(tokens[start:end], [not flag for flag in bad[start:end]]))
+            found.append(Drawn(tokens[start:end], finite[start:end]))
             start = end
         return with_logprobs(places, found, logits)
 
@@ -128,7 +137,10 @@ class Sampler:
         Where the drafter's distribution is close to the model's, both draws mostly give the same token.
         """
         asked = [self._asked[slot] for slot in slots]
-        if all(one.plain for one in asked):
+        plain = all(one.plain for one in asked)
+        if plain and self._likeliest is not None:
+            return self._likeliest(logits)[:2]
+        if plain:
             params = RowParams(count=len(slots), vocabulary=self._vocabulary)
         else:
             params = build(

@@ -10,6 +10,7 @@ from typing import Protocol
 from appliance.engine.outbox import Outbox
 from appliance.engine.sampler import Sampler
 from appliance.errors import EngineFault
+from appliance.model.greedy import GreedyModel
 from appliance.model.interface import Ask, LoadedModel, PreparingModel, StepModel, Stepped
 from appliance.model.window import Commit, Draft
 from appliance.scheduler.commit import Drawn
@@ -58,7 +59,8 @@ class PlainStepper:
         """For a model whose state this thread owns."""
         self._model = model
         self._scheduler = scheduler
-        self.sampler = Sampler(vocabulary=model.vocabulary)
+        likeliest = model.likeliest if isinstance(model, GreedyModel) else None
+        self.sampler = Sampler(vocabulary=model.vocabulary, likeliest=likeliest)
 
     def open(self, session: Session) -> None:
         """See `Stepper`."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections.abc import Callable, Coroutine, Sequence
@@ -52,7 +51,8 @@ class Run:
         self._streams: list[RequestStream] = []
         self._pumps: list[asyncio.Task[None]] = []
         self._timers: list[asyncio.TimerHandle] = []
-        self._events: asyncio.Queue[tuple[int, Event | Exception]] = asyncio.Queue()
+        self._events: asyncio.Queue[tuple[int, Event | Exception] | None] = asyncio.Queue()
+        self._alarm: asyncio.TimerHandle | None = None
         self._windows = -1
         self._broken: EngineFault | None = None
         self._moved = time.monotonic()
@@ -64,21 +64,27 @@ class Run:
         self._pumps = [asyncio.create_task(self._pump(index)) for index in range(len(self._streams))]
 
     async def step(self, timeout_s: float) -> Batch:
-        """Events that are there, or that come within the time; empty when none came.
+        """Events that are there, or that come within the time; empty when none came, perhaps before its end.
 
         Raises:
             EngineFault: the engine fell silent, or a stream ended without its end.
         """
         if self._broken is not None:
             raise self._broken
+        if self._events.empty() and self._alarm is None:
+            # One alarm serves all steps until it rings: a later step never wants to wait for a shorter time.
+            self._alarm = asyncio.get_running_loop().call_later(timeout_s, self._ring)
+        first = await self._events.get()
+        if first is not None:
+            return self._gather([first])
         if self._events.empty():
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(timeout_s):
-                    first = await self._events.get()
-                    return self._gather([first])
             self._watch()
             return []
         return self._gather([])
+
+    def _ring(self) -> None:
+        self._alarm = None
+        self._events.put_nowait(None)
 
     def cancel(self, index: int) -> None:
         """Ends one request early. Its Finished follows, made up when the engine does not send it in time."""
@@ -96,14 +102,16 @@ class Run:
         """Cancels whatever still runs; safe to repeat."""
         for stream in self._streams:
             stream.cancel()
-        for timer in self._timers:
+        for timer in (*self._timers, *([self._alarm] if self._alarm else [])):
             timer.cancel()
         for pump in self._pumps:
             pump.cancel()
 
     def _gather(self, items: list[tuple[int, Event | Exception]]) -> Batch:
         while not self._events.empty():
-            items.append(self._events.get_nowait())
+            further = self._events.get_nowait()
+            if further is not None:
+                items.append(further)
         self._moved = time.monotonic()
         batch: Batch = []
         for index, item in items:

@@ -67,6 +67,11 @@ class Sections:
         self.close_positions: set[int] = set()
         self.thinking: tuple[int | None, int | None] = (0, None) if self._state is _State.THINKING else (None, None)
 
+    @property
+    def passes_all(self) -> bool:
+        """Whether all that comes is content, to the end: nothing waits, and no tag or call means anything any more."""
+        return self._state is _State.CONTENT and not self._tools and not self._buffer and not self._late
+
     def feed(self, run: Run) -> Iterator[Piece]:
         """Pieces that are certain."""
         self._late.append(run)

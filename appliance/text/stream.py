@@ -62,6 +62,8 @@ class OutputParser:
         self._reasoning = Trailing(drop_leading=True)
         # Without tools nothing can follow content, so white space need not wait.
         self._content = Trailing(drop_leading=False) if tools and not plain else None
+        # Without stop strings and tools no text waits, once the thinking is over.
+        self._plain = not any(stops) and self._content is None
         self._after_thinking = False
         self._new_id = new_id
         self._close_id = tokenizer.special_id("</think>")
@@ -76,6 +78,8 @@ class OutputParser:
         Raises:
             ValueError: an id outside the vocabulary.
         """
+        if self._plain and not self._after_thinking and self._sections.passes_all:
+            return self._feed_content(ids)
         for token_id in ids:
             if self.stopped:
                 break
@@ -83,6 +87,18 @@ class OutputParser:
             self._fed += 1
             if run:
                 self._take(self._sections.feed(run))
+        return self._give()
+
+    def _feed_content(self, ids: Iterable[int]) -> tuple[Delta, ...]:
+        """The same for tokens that can only be content, which are nearly all: their text is looked at once."""
+        texts: list[str] = []
+        owners: list[int] = []
+        for token_id in ids:
+            run = self._decode(token_id)
+            self._fed += 1
+            texts.append(run.text)
+            owners += run.owners
+        self._emit(DeltaKind.CONTENT, Run("".join(texts), tuple(owners)))
         return self._give()
 
     def finish(self) -> tuple[Delta, ...]:

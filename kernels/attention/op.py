@@ -7,10 +7,15 @@ from typing import NamedTuple
 import numpy as np
 
 from kernels.compiled.arrays import Array, Bytes, Floats, Integers
-from kernels.compiled.jit import compiled, compiled_sum
-from kernels.compiled.scalar import exp, norm_into, sigmoid
-from kernels.compiled.vector import narrow, widen
+from kernels.compiled.attend import score_tokens, soften, weigh_tokens
+from kernels.compiled.emit import LANES
+from kernels.compiled.jit import compiled
+from kernels.compiled.scalar import norm_into, sigmoid
+from kernels.compiled.vector import narrow
 from kernels.rope.rotate import rotate
+
+# Rows of a span that read a page of keys while it is in the cache.
+_ROWS = 8
 
 
 class KvPages(NamedTuple):
@@ -65,14 +70,6 @@ def _store(place: Array, values: Floats) -> None:
         place[i] = narrow(values[i], place[i])
 
 
-@compiled_sum
-def _score(query: Floats, key: Array) -> np.float32:
-    total = np.float32(0)
-    for i in range(query.shape[0]):
-        total += query[i] * widen(key[i])
-    return total
-
-
 @compiled
 def attend(
     query: Floats,
@@ -100,61 +97,115 @@ def attend(
         float32 [rows, heads * dim].
     """
     rows, heads, dim = query.shape
-    keys, values = pools.keys, pools.values
-    kv_heads, page_tokens = keys.shape[0], keys.shape[2]
+    kv_heads = pools.keys.shape[0]
     group = heads // kv_heads
-    out = np.zeros((rows, heads * dim), np.float32)
+    out, totals = np.zeros((rows, heads * dim), np.float32), np.empty((rows, heads), np.float32)
     longest = 0
     for s in range(spans.shape[0]):
         longest = max(longest, spans[s, 2] + spans[s, 3])
-    seen, scores = np.empty(longest, np.int64), np.empty((group, longest), np.float32)
+    runs, whole = np.empty((longest, 2), np.int64), -(-longest // LANES) * LANES
+    scores = np.empty((_ROWS * group, whole + LANES), np.float32)
     for s in range(spans.shape[0]):
-        for r in range(spans[s, 1], spans[s, 1] + spans[s, 2]):
-            position = spans[s, 3] + r - spans[s, 1]
-            count = _visible(position, chosen[r], block_tokens, seen)
-            for kv in range(kv_heads):
-                for n in range(count):
-                    key = keys[kv, pages[s, seen[n] // page_tokens], seen[n] % page_tokens]
-                    for g in range(group):
-                        scores[g, n] = _score(query[r, kv * group + g], key)
-                for g in range(group):
-                    _softmax(scores[g, :count])
-                for n in range(count):
-                    value = values[kv, pages[s, seen[n] // page_tokens], seen[n] % page_tokens]
-                    for g in range(group):
-                        share, at = scores[g, n], (kv * group + g) * dim
-                        for i in range(dim):
-                            out[r, at + i] += share * widen(value[i])
-            for i in range(heads * dim):
-                out[r, i] *= sigmoid(gates[r, gates_at + i])
+        for first in range(spans[s, 1], spans[s, 1] + spans[s, 2], _ROWS):
+            stop = min(first + _ROWS, spans[s, 1] + spans[s, 2])
+            if chosen.shape[1] == 0:
+                for kv in range(kv_heads):
+                    _attend_all(query, pools, kv, pages[s], first, stop, spans[s, 3] - spans[s, 1], scores, totals, out)
+                continue
+            for r in range(first, stop):
+                count = _runs(spans[s, 3] + r - spans[s, 1], chosen[r], block_tokens, pools.keys.shape[2], runs)
+                for kv in range(kv_heads):
+                    _attend_runs(query, pools, kv, pages[s], r, runs[:count], scores, totals, out)
+    for r in range(rows):
+        for h in range(heads):
+            share = np.float32(1) / totals[r, h]
+            for i in range(h * dim, (h + 1) * dim):
+                out[r, i] *= sigmoid(gates[r, gates_at + i]) * share
     return out
 
 
 @compiled
-def _visible(position: int, chosen: Bytes, block_tokens: int, seen: Integers) -> int:
-    """Writes the tokens that a row at the position sees, in order; returns how many."""
-    complete = (position + 1) // block_tokens if chosen.shape[0] else 0
-    count = 0
-    for block in range(complete):
-        if chosen[block]:
-            for token in range(block * block_tokens, (block + 1) * block_tokens):
-                seen[count] = token
-                count += 1
-    for token in range(complete * block_tokens, position + 1):
-        seen[count] = token
-        count += 1
-    return count
+def _attend_all(
+    query: Floats,
+    pools: KvPages,
+    kv: int,
+    pages: Integers,
+    first: int,
+    stop: int,
+    start: int,
+    scores: Floats,
+    totals: Floats,
+    out: Floats,
+) -> None:
+    """Rows first to stop of a span over all tokens up to their own; row r is at position `start + r`."""
+    heads, dim, all_pages, page_tokens = query.shape[1], query.shape[2], pools.keys.shape[1], pools.keys.shape[2]
+    group, step = heads // pools.keys.shape[0], scores.shape[1]
+    for number in range((start + stop - 1) // page_tokens + 1):
+        token = number * page_tokens
+        at = (kv * all_pages + pages[number]) * page_tokens * dim
+        for r in range(first, stop):
+            count, own = min(page_tokens, start + r + 1 - token), (r - first) * group * step + token
+            if count > 0:
+                score_tokens(
+                    query, (r * heads + kv * group) * dim, group, dim, pools.keys, at, count, scores, own, step
+                )
+    for r in range(first, stop):
+        for g in range(group):
+            own = ((r - first) * group + g) * step
+            soften(scores, own, start + r + 1, totals, r * heads + kv * group + g)
+    for number in range((start + stop - 1) // page_tokens + 1):
+        token = number * page_tokens
+        at = (kv * all_pages + pages[number]) * page_tokens * dim
+        for r in range(first, stop):
+            count, own = min(page_tokens, start + r + 1 - token), (r - first) * group * step + token
+            if count > 0:
+                weigh_tokens(
+                    scores, own, step, group, pools.values, at, count, dim, out, (r * heads + kv * group) * dim
+                )
 
 
 @compiled
-def _softmax(scores: Floats) -> None:
-    """In place; a NaN among the scores makes all of them NaN."""
-    largest = scores[0]
-    for n in range(scores.shape[0]):
-        largest = max(largest, scores[n])
-    total = np.float32(0)
-    for n in range(scores.shape[0]):
-        scores[n] = exp(scores[n] - largest)
-        total += scores[n]
-    for n in range(scores.shape[0]):
-        scores[n] /= total
+def _attend_runs(
+    query: Floats,
+    pools: KvPages,
+    kv: int,
+    pages: Integers,
+    r: int,
+    runs: Integers,
+    scores: Floats,
+    totals: Floats,
+    out: Floats,
+) -> None:
+    """Row r over runs of tokens [runs, 2]: the first, and how many; none leaves its page."""
+    heads, dim, all_pages, page_tokens = query.shape[1], query.shape[2], pools.keys.shape[1], pools.keys.shape[2]
+    group, step = heads // pools.keys.shape[0], scores.shape[1]
+    seen, head = 0, r * heads + kv * group
+    for n in range(runs.shape[0]):
+        at = ((kv * all_pages + pages[runs[n, 0] // page_tokens]) * page_tokens + runs[n, 0] % page_tokens) * dim
+        score_tokens(query, head * dim, group, dim, pools.keys, at, runs[n, 1], scores, seen, step)
+        seen += runs[n, 1]
+    for g in range(group):
+        soften(scores, g * step, seen, totals, head + g)
+    seen = 0
+    for n in range(runs.shape[0]):
+        at = ((kv * all_pages + pages[runs[n, 0] // page_tokens]) * page_tokens + runs[n, 0] % page_tokens) * dim
+        weigh_tokens(scores, seen, step, group, pools.values, at, runs[n, 1], dim, out, head * dim)
+        seen += runs[n, 1]
+
+
+@compiled
+def _runs(position: int, chosen: Bytes, block_tokens: int, page_tokens: int, runs: Integers) -> int:
+    """Writes the runs of tokens that a row at the position sees, in order; returns how many there are."""
+    complete = (position + 1) // block_tokens
+    count = 0
+    for block in range(complete + 1):
+        first = block * block_tokens
+        size = block_tokens if block < complete else position + 1 - first
+        if size == 0 or (block < complete and not chosen[block]):
+            continue
+        if count and first % page_tokens and runs[count - 1, 0] + runs[count - 1, 1] == first:
+            runs[count - 1, 1] += size
+        else:
+            runs[count, 0], runs[count, 1] = first, size
+            count += 1
+    return count

@@ -7,9 +7,12 @@ from typing import NamedTuple
 import numpy as np
 
 from kernels.compiled.arrays import Floats, Integers
+from kernels.compiled.delta import delta_learn, delta_step
 from kernels.compiled.jit import compiled
+from kernels.compiled.record import INTEGER, fields, floats
 from kernels.compiled.scalar import dot, exp, norm_scale, sigmoid, silu
-from kernels.matrix import Matrix, multiply
+from kernels.compiled.vector import TILE
+from kernels.matrix import MATRIX, Matrix, group_sums, multiply, multiply_tiles
 
 UNIT_EPS = np.float32(1e-6)
 # Above this, log(1 + e^x) is x in float32.
@@ -36,6 +39,18 @@ class GdnWeights(NamedTuple):
     norm: Floats
     out: Matrix
     key_heads: int
+
+
+GDN = fields(
+    GdnWeights,
+    mix=MATRIX,
+    conv=floats(2),
+    rate=floats(1),
+    bias=floats(1),
+    norm=floats(1),
+    out=MATRIX,
+    key_heads=INTEGER,
+)
 
 
 class DeltaRows(NamedTuple):
@@ -71,14 +86,41 @@ def run_delta(
     Returns:
         float32 [rows, at least hidden], and what the commit needs.
     """
-    mixed = multiply(block, weights.mix)
+    delta = delta_rows(1, block.shape[0], weights, state.shape[1], state.shape[2])
+    own = DeltaRows(delta.raw[0], delta.key[0], delta.update[0], delta.decay[0])
+    return fill_delta(block, weights, history, state, spans, eps, own), own
+
+
+@compiled
+def delta_rows(layers: int, rows: int, weights: GdnWeights, heads: int, dim: int) -> DeltaRows:
+    """Room for what the rows of several layers do to their states; each array has the layers as its first axis."""
+    columns = (weights.mix.codes.shape[0] + weights.mix.floats.shape[0]) * TILE
+    return DeltaRows(
+        np.empty((layers, rows, columns), np.float32),
+        np.empty((layers, rows, weights.key_heads, dim), np.float32),
+        np.empty((layers, rows, heads, dim), np.float32),
+        np.empty((layers, rows, heads), np.float32),
+    )
+
+
+@compiled
+def fill_delta(
+    block: Floats,
+    weights: GdnWeights,
+    history: Floats,
+    state: Floats,
+    spans: Integers,
+    eps: np.float32,
+    delta: DeltaRows,
+) -> Floats:
+    """As `run_delta`, but what the commit needs goes into `delta`."""
+    mixed, key, update, decay = delta
+    multiply_tiles(block, group_sums(block, weights.mix), weights.mix, 0, mixed.shape[1] // TILE, mixed)
     heads, dim = state.shape[1], state.shape[2]
     rows, key_heads = mixed.shape[0], weights.key_heads
     channels = weights.conv.shape[1]
     gates, alphas = channels, channels + heads * dim
     inner = np.empty((rows, heads * dim), np.float32)
-    key = np.empty((rows, key_heads, dim), np.float32)
-    update, decay = np.empty((rows, heads, dim), np.float32), np.empty((rows, heads), np.float32)
     signal, memory = np.empty((rows, channels), np.float32), np.empty((dim, dim), np.float32)
     for s in range(spans.shape[0]):
         slot, first = spans[s, 0], spans[s, 1]
@@ -90,14 +132,34 @@ def run_delta(
                 decay[r, h] = weights.rate[h] * _softplus(mixed[r, alphas + h] + weights.bias[h])
         for h in range(heads):
             memory[:, :] = state[slot, h]
-            head, at = h % key_heads, (2 * key_heads + h) * dim
+            head, value_at = h % key_heads, (2 * key_heads + h) * dim
             for r in range(first, first + spans[s, 2]):
-                query, value = signal[r, head * dim : (head + 1) * dim], signal[r, at : at + dim]
-                beta = sigmoid(mixed[r, alphas + heads + h])
-                out = inner[r, h * dim : (h + 1) * dim]
-                _step(memory, query, key[r, head], value, decay[r, h], beta, update[r, h], out)
-                _gate(out, mixed[r, gates + h * dim : gates + (h + 1) * dim], weights.norm, eps)
-    return multiply(inner, weights.out), DeltaRows(mixed, key, update, decay)
+                share, beta = exp(decay[r, h]), sigmoid(mixed[r, alphas + heads + h])
+                query_at, key_at, at = r * channels, (r * key_heads + head) * dim, (r * heads + h) * dim
+                delta_step(
+                    memory,
+                    0,
+                    signal,
+                    query_at + head * dim,
+                    key,
+                    key_at,
+                    signal,
+                    query_at + value_at,
+                    share,
+                    beta,
+                    update,
+                    at,
+                    inner,
+                    at,
+                    dim,
+                )
+                _gate(
+                    inner[r, h * dim : (h + 1) * dim],
+                    mixed[r, gates + h * dim : gates + (h + 1) * dim],
+                    weights.norm,
+                    eps,
+                )
+    return multiply(inner, weights.out)
 
 
 @compiled
@@ -107,13 +169,10 @@ def commit_delta(state: Floats, rows: DeltaRows, spans: Integers, kept: Integers
     key_heads = rows.key.shape[1]
     for s in range(spans.shape[0]):
         for h in range(heads):
-            memory = state[spans[s, 0], h]
+            at = (spans[s, 0] * heads + h) * dim * dim
             for r in range(spans[s, 1], spans[s, 1] + kept[s]):
-                share = exp(rows.decay[r, h])
-                key, update = rows.key[r, h % key_heads], rows.update[r, h]
-                for j in range(dim):
-                    for i in range(dim):
-                        memory[j, i] = share * memory[j, i] + key[j] * update[i]
+                key_at = (r * key_heads + h % key_heads) * dim
+                delta_learn(state, at, rows.key, key_at, exp(rows.decay[r, h]), rows.update, (r * heads + h) * dim, dim)
 
 
 @compiled
@@ -184,34 +243,3 @@ def _unit_keys(signal: Floats, key: Floats) -> None:
 @compiled
 def _softplus(x: np.float32) -> np.float32:
     return x if x > _LINEAR else np.log1p(np.exp(x))
-
-
-@compiled
-def _step(
-    memory: Floats,
-    query: Floats,
-    key: Floats,
-    value: Floats,
-    log_decay: np.float32,
-    beta: np.float32,
-    update: Floats,
-    out: Floats,
-) -> None:
-    """One row of one head: `S <- a S; U = beta (v - S'k); S <- S + k U'; o = S'q`."""
-    dim = memory.shape[0]
-    share = exp(log_decay)
-    for i in range(dim):
-        update[i] = np.float32(0)
-        out[i] = np.float32(0)
-    for j in range(dim):
-        k = key[j]
-        for i in range(dim):
-            memory[j, i] *= share
-            update[i] += memory[j, i] * k
-    for i in range(dim):
-        update[i] = beta * (value[i] - update[i])
-    for j in range(dim):
-        k, q = key[j], query[j]
-        for i in range(dim):
-            memory[j, i] += k * update[i]
-            out[i] += memory[j, i] * q

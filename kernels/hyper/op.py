@@ -8,8 +8,9 @@ import numpy as np
 
 from kernels.compiled.arrays import Floats
 from kernels.compiled.jit import compiled
+from kernels.compiled.record import INTEGER, fields, floats
 from kernels.compiled.scalar import norm_into, sigmoid, silu
-from kernels.matrix import Matrix, multiply
+from kernels.matrix import MATRIX, Matrix, multiply
 
 
 class ReadWeights(NamedTuple):
@@ -28,6 +29,9 @@ class ReadWeights(NamedTuple):
     up: Matrix
     low: int
     injects: int
+
+
+READ = fields(ReadWeights, norm=floats(2), mix=MATRIX, up=MATRIX, low=INTEGER, injects=INTEGER)
 
 
 @compiled

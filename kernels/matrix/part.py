@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch.nn.functional import pad
 
+from kernels.compiled.product import kernels
 from kernels.compiled.vector import TILE
 from kernels.matrix.matrix import Matrix
 from kernels.planes.fields import SPLIT, Fields
@@ -179,11 +180,14 @@ def join(parts: Sequence[Part]) -> Matrix:
     inputs = parts[0].values.shape[1]
     scales = [part.scales for part in first if part.scales is not None]
     lows = [part.lows for part in first if part.lows is not None]
+    codes_kernel, floats_kernel = kernels()
     return Matrix(
         codes=_tiles([part.values for part in first], inputs, torch.int8).numpy(),
         scales=_tiles(scales, inputs, torch.float32).numpy(),
         lows=_tiles(lows, 0, torch.float32).numpy(),
         floats=_tiles([part.floats() for part in rest], inputs, torch.float32).numpy(),
+        codes_kernel=codes_kernel,
+        floats_kernel=floats_kernel,
     )
 
 

@@ -9,9 +9,10 @@ import numpy as np
 
 from kernels.compiled.arrays import Floats, Integers
 from kernels.compiled.jit import compiled
+from kernels.compiled.record import INTEGER, fields
 from kernels.compiled.scalar import exp, sigmoid, silu
 from kernels.compiled.vector import TILE
-from kernels.matrix import Matrix, multiply, multiply_tiles
+from kernels.matrix import MATRIX, Matrix, group_sums, multiply, multiply_tiles
 
 
 class MixWeights(NamedTuple):
@@ -42,6 +43,10 @@ class ExpertWeights(NamedTuple):
     gate_up: Matrix
     down: Matrix
     experts: int
+
+
+MIX = fields(MixWeights, mix=MATRIX, shared_down=MATRIX, experts=INTEGER, used=INTEGER)
+EXPERTS = fields(ExpertWeights, gate_up=MATRIX, down=MATRIX, experts=INTEGER)
 
 
 @compiled
@@ -85,34 +90,57 @@ def add_experts(x: Floats, ids: Integers, shares: Floats, weights: ExpertWeights
         weights: of the experts.
         out: float32 [rows, hidden].
     """
-    rows, used = ids.shape
-    hidden = x.shape[1]
+    used, hidden = ids.shape[1], x.shape[1]
     gate_up, down = weights.gate_up, weights.down
     ff = max(down.codes.shape[1], down.floats.shape[1])
     ups = (gate_up.codes.shape[0] + gate_up.floats.shape[0]) // weights.experts
     downs = (down.codes.shape[0] + down.floats.shape[0]) // weights.experts
-    row, share = np.empty(rows * used, np.int64), np.empty(rows * used, np.float32)
-    some, inner = np.empty((rows, hidden), np.float32), np.empty((rows, ff), np.float32)
-    both, result = np.empty((rows, ups * TILE), np.float32), np.empty((rows, downs * TILE), np.float32)
+    starts, pairs = _by_expert(ids, weights.experts)
+    most = 0
     for expert in range(weights.experts):
-        count = 0
-        for r in range(rows):
-            for place in range(used):
-                if ids[r, place] == expert:
-                    row[count], share[count] = r, shares[r, place]
-                    some[count, :] = x[r]
-                    count += 1
+        most = max(most, starts[expert + 1] - starts[expert])
+    sums = group_sums(x, gate_up)
+    some, some_sums = np.empty((most, hidden), np.float32), np.empty((most, sums.shape[1]), np.float32)
+    inner, both = np.empty((most, ff), np.float32), np.empty((most, ups * TILE), np.float32)
+    result, up_at = np.empty((most, downs * TILE), np.float32), ups * TILE // 2
+    for expert in range(weights.experts):
+        first, count = starts[expert], starts[expert + 1] - starts[expert]
         if count == 0:
             continue
-        multiply_tiles(some[:count], gate_up, expert * ups, (expert + 1) * ups, both[:count])
-        up_at = ups * TILE // 2
+        for n in range(count):
+            r = pairs[first + n] // used
+            for i in range(hidden):
+                some[n, i] = x[r, i]
+            for i in range(sums.shape[1]):
+                some_sums[n, i] = sums[r, i]
+        multiply_tiles(some[:count], some_sums[:count], gate_up, expert * ups, (expert + 1) * ups, both[:count])
         for n in range(count):
             for i in range(ff):
                 inner[n, i] = silu(both[n, i]) * both[n, up_at + i]
-        multiply_tiles(inner[:count], down, expert * downs, (expert + 1) * downs, result[:count])
+        own = inner[:count]
+        multiply_tiles(own, group_sums(own, down), down, expert * downs, (expert + 1) * downs, result[:count])
         for n in range(count):
+            r, share = pairs[first + n] // used, shares[pairs[first + n] // used, pairs[first + n] % used]
             for i in range(hidden):
-                out[row[n], i] += share[n] * result[n, i]
+                out[r, i] += share * result[n, i]
+
+
+@compiled
+def _by_expert(ids: Integers, experts: int) -> tuple[Integers, Integers]:
+    """Where each expert's pairs of row and place begin, [experts + 1]; and the pairs, `row * used + place`."""
+    used = ids.shape[1]
+    starts, pairs = np.zeros(experts + 2, np.int64), np.empty(ids.shape[0] * used, np.int64)
+    for r in range(ids.shape[0]):
+        for place in range(used):
+            starts[ids[r, place] + 2] += 1
+    for expert in range(experts):
+        starts[expert + 2] += starts[expert + 1]
+    for r in range(ids.shape[0]):
+        for place in range(used):
+            expert = ids[r, place] + 1
+            pairs[starts[expert]] = r * used + place
+            starts[expert] += 1
+    return starts, pairs
 
 
 def add_fetched(x: Floats, ids: Integers, shares: Floats, fetch: Callable[[int], ExpertWeights], out: Floats) -> None:

@@ -8,9 +8,10 @@ import numpy as np
 
 from kernels.compiled.arrays import Floats, Integers
 from kernels.compiled.jit import compiled
+from kernels.compiled.record import INTEGER, fields, floats
 from kernels.compiled.scalar import dot, norm_into, sigmoid
 from kernels.gdn.op import convolve
-from kernels.matrix import Matrix, multiply
+from kernels.matrix import MATRIX, Matrix, multiply
 
 
 class PleWeights(NamedTuple):
@@ -33,6 +34,18 @@ class PleWeights(NamedTuple):
     norm_conv: Floats
     conv: Floats
     dilation: int
+
+
+PLE = fields(
+    PleWeights,
+    key=MATRIX,
+    value=MATRIX,
+    norm_key=floats(2),
+    norm_query=floats(2),
+    norm_conv=floats(2),
+    conv=floats(2),
+    dilation=INTEGER,
+)
 
 
 class Hash(NamedTuple):

@@ -17,7 +17,7 @@ from types import ModuleType
 
 import torch
 
-from appliance.model.qwen4exp import cpu, draft, forward, ngram, row_builder, weights
+from appliance.model.qwen4exp import draft, forward, row_builder
 from appliance.model.qwen4exp.cpu import Qwen4Exp
 from appliance.model.window import Commit, Span, Window
 from tests.model.models import ROOT, TINY, greedy, open_slot
@@ -26,23 +26,12 @@ from tests.model.models import load as load_model
 CONTEXT = 1024
 DRAFTS = 4
 WHOLES: tuple[tuple[ModuleType | type, str], ...] = (
-    (forward, "linear_block"),
-    (forward, "mix_attention"),
-    (forward, "run_experts"),
+    (forward.Trunk, "look_up"),
+    (forward, "run_trunk"),
     (forward, "commit"),
-    (ngram.NgramEmbedding, "numbers"),
-    (ngram.NgramEmbedding, "values"),
-    (ngram.NgramEmbedding, "add"),
     (row_builder.RowBuilder, "build"),
-    (weights.Weights, "project"),
-    (weights.Weights, "embed"),
-    (draft.Drafter, "catch_up"),
     (draft.Drafter, "propose"),
-    (draft, "enter_draft"),
-    (draft, "mix_attention"),
-    (draft, "run_experts"),
-    (draft, "read_streams"),
-    (cpu, "read_streams"),
+    (draft, "run_draft"),
 )
 
 
@@ -71,12 +60,12 @@ def decode(model: Qwen4Exp, following: list[tuple[int, ...]]) -> list[tuple[int,
         Span(slot=slot, start=model.length(slot), tokens=tokens, draft_count=len(tokens) - 1)
         for slot, tokens in enumerate(following)
     )
-    chosen = model.forward(Window(spans)).argmax(1).tolist()
+    chosen = model.likeliest(model.forward(Window(spans)))[0].tolist()
     commits, done = [], 0
     for span in spans:
         done += len(span.tokens)
         commits.append(Commit(slot=span.slot, kept=len(span.tokens), next_token=chosen[done - 1], draft_max=DRAFTS))
-    proposed = model.advance(commits, greedy)
+    proposed = model.advance(commits, model._rehearsed)
     return [(c.next_token, *d.tokens) for c, d in zip(commits, proposed, strict=True)]
 
 
@@ -106,6 +95,7 @@ def main() -> int:
     parser.add_argument("--cpu-time", action="store_true", help="processor time of one thread, for a busy machine")
     options = parser.parse_args()
     torch.set_num_threads(1 if options.cpu_time else options.threads)  # as many conversations at a time
+    sys.setswitchinterval(1e-5)  # as the engine does
     clock = time.thread_time if options.cpu_time else time.perf_counter
     model = load_model(TINY, slots=8, tokens=CONTEXT)
     times: dict[str, float] = defaultdict(float)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from kernels.compiled.vector import TILE
-from kernels.matrix import Matrix, Part, join, multiply, multiply_tiles, reference, stack, stored
+from kernels.matrix import Matrix, Part, group_sums, join, multiply, multiply_tiles, reference, stack, stored
 from kernels.quant import dequantise
 from kernels.quant.table import FORMATS
 
@@ -74,7 +74,8 @@ def test_some_tiles_overwrite_what_was_there() -> None:
     part = stored("Q4_K", blocks("Q4_K", 4 * TILE, 256), columns=256)
     x = torch.randn(6, 256)
     out = np.full((6, 2 * TILE), np.nan, np.float32)
-    multiply_tiles(x.numpy(), join([part]), 1, 3, out)
+    matrix = join([part])
+    multiply_tiles(x.numpy(), group_sums(x.numpy(), matrix), matrix, 1, 3, out)
     near(out, x @ part.floats()[TILE : 3 * TILE].t())
 
 

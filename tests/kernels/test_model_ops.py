@@ -13,7 +13,8 @@ import kernels.moe.reference as moe_reference
 import kernels.ngram.reference as ngram_reference
 import kernels.norm.reference as norm_reference
 import kernels.rope.reference as rope_reference
-from kernels.block.op import EntryWeights, enter_draft
+from kernels.block.op import ENTRY, EntryWeights, enter_draft
+from kernels.compiled.record import record
 from kernels.gdn.op import DeltaRows, GdnWeights, commit_delta, commit_history, run_delta
 from kernels.hyper.op import ReadWeights, read_streams, write_streams
 from kernels.matrix import Part, join
@@ -294,4 +295,4 @@ def test_draft_rows_begin_with_a_token_and_the_streams(rows: int, grouped: bool)
         grouped=grouped,
         eps=1e-6,
     )
-    near(enter_draft(streams.numpy(), embedded.numpy(), weights, EPS), wanted)
+    near(enter_draft(streams.numpy(), embedded.numpy(), record(weights, ENTRY), EPS), wanted)

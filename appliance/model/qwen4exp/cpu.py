@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
 
 import numpy as np
 import torch
@@ -23,8 +24,7 @@ from appliance.model.qwen4exp.table import open_table
 from appliance.model.qwen4exp.weights import Weights
 from appliance.model.qwen4exp.window_check import check_window
 from appliance.model.window import Commit, Draft, Span, Window
-from kernels.compiled.arrays import Floats
-from kernels.hyper.op import read_streams
+from kernels.greedy.op import likeliest
 
 
 class Qwen4Exp:
@@ -45,7 +45,7 @@ class Qwen4Exp:
         self._lanes = Lanes(threads)
         self.builder = RowBuilder(spec, self.state, plan.page_tokens)
         self._trunk = Trunk(spec, self.weights, self.state, ngram)
-        self.drafter = Drafter(spec, self.weights, self.state, self.builder, self._lanes)
+        self.drafter = Drafter(spec, self.weights, self.state, self.builder)
         self.ran: list[Ran] = []
 
     def rehearse(self) -> None:
@@ -53,8 +53,18 @@ class Qwen4Exp:
         self.open_slot(0)
         self.set_pages(0, (0,))
         self.forward(Window((Span(slot=0, start=0, tokens=(0,)),)))
-        self.advance((Commit(slot=0, kept=1, next_token=0, draft_max=2 * self._drafting),), _likeliest)
+        self.advance((Commit(slot=0, kept=1, next_token=0, draft_max=2 * self._drafting),), self._rehearsed)
         self.open_slot(0)
+
+    def _rehearsed(
+        self, logits: torch.Tensor, *, slots: Sequence[int], positions: Sequence[int]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.likeliest(logits)[:2]
+
+    def likeliest(self, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """See `Likeliest`."""
+        ids, shares, finite = likeliest(logits.numpy(), logits.shape[1])
+        return torch.from_numpy(ids), torch.from_numpy(shares), torch.from_numpy(finite)
 
     @property
     def vocabulary(self) -> int:
@@ -93,28 +103,25 @@ class Qwen4Exp:
         """`forward` with three-axis positions int64 [3, rows] for a window of one span, and a tap for tests."""
         check_window(window, self.state, vocabulary=self.vocabulary)
         spans = [SpanRows(span.slot, span.start, span.tokens) for span in window.spans]
-        counts = [len(span.tokens) - span.logits_from for span in window.spans]
-        logits = np.empty((sum(counts), self._spec.vocabulary), np.float32)
+        rows = [0, *accumulate(span.count for span in spans)]
+        counts = [0, *accumulate(len(span.tokens) - span.logits_from for span in window.spans)]
+        logits = np.empty((counts[-1], self.weights.logit_columns), np.float32)
+        numbers, found = self._trunk.look_up(spans)
 
         def run(cut: slice) -> Ran:
-            ran = self._trunk.run(self.builder.build(spans[cut], trunk=True, positions=positions), tap=tap)
-            first = sum(counts[: cut.start])
-            self._project(ran, counts[cut], logits[first : first + sum(counts[cut])], tap)
-            return ran
+            built = self.builder.build(spans[cut], trunk=True, positions=positions)
+            own = slice(rows[cut.start], rows[cut.stop])
+            wanted = [
+                row
+                for span, asked in zip(built.spans, window.spans[cut], strict=True)
+                for row in range(span.first + asked.logits_from, span.first + span.count)
+            ]
+            out = logits[counts[cut.start] : counts[cut.stop]]
+            ngrams = numbers[own], found[own]
+            return self._trunk.run(built, ngrams, np.array(wanted, dtype=np.int64), out, tap=tap)
 
         self.ran = self._lanes.run(run, self._lanes.cut([span.count for span in spans]))
-        return torch.from_numpy(logits)
-
-    def _project(self, ran: Ran, counts: Sequence[int], logits: Floats, tap: Tap) -> None:
-        """Writes the logits of the last `counts` rows of each span."""
-        wanted: list[int] = []
-        for span, count in zip(ran.rows.spans, counts, strict=True):
-            wanted.extend(range(span.first + span.count - count, span.first + span.count))
-        streams = ran.streams if len(wanted) == ran.rows.count else ran.streams[wanted]
-        tap("wide", streams)
-        mixed, _ = read_streams(streams, self.weights.head_read, np.float32(self._spec.rms_eps))
-        tap("mixed", mixed)
-        logits[:] = self.weights.project(mixed)
+        return torch.from_numpy(logits[:, : self.vocabulary])
 
     @torch.inference_mode()
     def advance(self, commits: Sequence[Commit], choose: Chooser) -> tuple[Draft, ...]:
@@ -135,28 +142,19 @@ class Qwen4Exp:
             ):
                 raise EngineFault(f"commit {commit} does not belong to the window; spans were {list(spans)}")
         self.ran = []
-        settled = self._lanes.run(
-            lambda cut: self._settle(ran[cut.start], by_slot), [slice(i, i + 1) for i in range(len(ran))]
-        )
         drafts = {commit.slot: Draft(commit.slot, (), ()) for commit in commits}
-        if self._drafting and any(commit.draft_max > 0 for commit in commits):
-            ends = np.concatenate([end for _, end in settled])
-            in_order = [commit for own, _ in settled for commit in own]
-            drafts |= {draft.slot: draft for draft in self.drafter.propose(ends, in_order, choose)}
+        for some in self._lanes.run(
+            lambda cut: self._settle(ran[cut.start], by_slot, choose), [slice(i, i + 1) for i in range(len(ran))]
+        ):
+            drafts |= {draft.slot: draft for draft in some}
         return tuple(drafts[commit.slot] for commit in commits)
 
-    def _settle(self, ran: Ran, by_slot: Mapping[int, Commit]) -> tuple[list[Commit], Floats]:
-        """Commits a part of the window; its commits in the order of its spans, and where the draft chains begin."""
+    def _settle(self, ran: Ran, by_slot: Mapping[int, Commit], choose: Chooser) -> tuple[Draft, ...]:
+        """Commits a part of the window, and drafts for it; conversations share nothing, so each part goes on alone."""
         slots = [span.slot for span in ran.rows.spans]
         self._trunk.commit(ran, [by_slot[slot].kept if slot in by_slot else 0 for slot in slots])
         own = [by_slot[slot] for slot in slots if slot in by_slot]
-        return own, self.drafter.catch_up(ran, own) if self._drafting and own else ran.streams[:0]
-
-
-def _likeliest(
-    logits: torch.Tensor, *, slots: Sequence[int], positions: Sequence[int]
-) -> tuple[torch.Tensor, torch.Tensor]:
-    return logits.argmax(1), torch.ones(len(slots))
+        return self.drafter.propose(ran, own, choose) if self._drafting and own else ()
 
 
 def load_cpu_model(spec: ModelSpec, plan: LoadPlan, progress: Callable[[str, int], None]) -> Qwen4Exp:

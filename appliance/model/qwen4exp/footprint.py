@@ -99,8 +99,8 @@ def window_bytes(spec: ModelSpec, *, rows: int, logit_rows: int, slots: int, tok
     widest = max(spec.gdn_qkv_width, spec.query_heads * spec.head_dim * 2, spec.experts_used * spec.expert_ff * 2)
     activations = rows * (6 * spec.wide + 4 * widest)
     group = spec.query_heads // spec.kv_heads
-    # Pages of each conversation and the tokens that a row sees, in 64 bits; scores of a row; chosen blocks in bytes.
-    attention = 2 * tokens * (slots + 1) + group * tokens + rows * tokens // spec.block_tokens // FLOAT
+    # Pages of each conversation and the runs that a row sees, in 64 bits; scores of eight rows; chosen blocks in bytes.
+    attention = 2 * tokens * (slots + 2) + 8 * group * (tokens + 32) + rows * tokens // spec.block_tokens // FLOAT
     logits = 4 * logit_rows * spec.vocabulary
     return (activations + attention + logits) * FLOAT
 

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
-from kernels.block.op import AttentionWeights
+from kernels.block.op import (
+    ATTENTION_BLOCK,
+    EXPERT_BLOCK,
+    LINEAR_BLOCK,
+    AttentionBlock,
+    AttentionWeights,
+    ExpertBlock,
+    LinearBlock,
+)
 from kernels.compiled.arrays import Floats, Integers
+from kernels.compiled.record import record
 from kernels.gdn.op import GdnWeights
 from kernels.hyper.op import ReadWeights
 from kernels.moe.op import ExpertWeights, MixWeights
@@ -23,7 +32,11 @@ class TouchedExperts(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LayerWeights:
-    """One layer: a mixer and experts, each with its read of the streams, and perhaps the n-gram embedding before."""
+    """One layer: a mixer and experts, each with its read of the streams, and perhaps the n-gram embedding before.
+
+    The records are the same arrays as compiled blocks are told them: an ATTENTION_BLOCK, or a LINEAR_BLOCK; an
+    EXPERT_BLOCK, or none where experts are fetched.
+    """
 
     mixer_read: ReadWeights
     mixer: GdnWeights | AttentionWeights
@@ -31,3 +44,17 @@ class LayerWeights:
     mix: MixWeights
     experts: ExpertWeights | TouchedExperts
     ple: PleWeights | None
+    mixer_record: Integers = field(init=False)
+    expert_record: Integers | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Writes the records."""
+        if isinstance(self.mixer, GdnWeights):
+            mixer = record(LinearBlock(self.mixer_read, self.mixer), LINEAR_BLOCK)
+        else:
+            mixer = record(AttentionBlock(self.mixer_read, self.mixer), ATTENTION_BLOCK)
+        object.__setattr__(self, "mixer_record", mixer)
+        experts = None
+        if isinstance(self.experts, ExpertWeights):
+            experts = record(ExpertBlock(self.moe_read, self.mix, self.experts), EXPERT_BLOCK)
+        object.__setattr__(self, "expert_record", experts)

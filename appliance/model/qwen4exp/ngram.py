@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 
-from appliance.model.qwen4exp.rows import Rows
+from appliance.model.qwen4exp.rows import Rows, SpanRows
 from appliance.model.qwen4exp.spec import NgramSpec
-from appliance.model.qwen4exp.stash import Stash
 from appliance.model.qwen4exp.state import State
 from appliance.model.qwen4exp.table import NgramTable
 from kernels.compiled.arrays import Floats, Integers
@@ -28,18 +29,18 @@ class NgramEmbedding:
             reset=spec.reset_token_id,
         )
 
-    def numbers(self, rows: Rows, state: State) -> Integers:
-        """Table rows of every row of the window, int64 [rows, heads]."""
-        history = np.array([state.contexts[span.slot] for span in rows.spans], dtype=np.int64)
-        return hash_rows(rows.tokens, history, rows.places.spans, self._hash)
-
-    def values(self, numbers: Integers) -> Floats:
-        """Gathers table rows: [rows, heads] -> float32 [rows, heads * row width]."""
+    def look_up(self, spans: Sequence[SpanRows], state: State) -> tuple[Integers, Floats]:
+        """Table rows of every row of the spans, int64 [rows, heads], and what they hold, float32 [rows, width]."""
+        history = np.array([state.contexts[span.slot] for span in spans], dtype=np.int64)
+        table, first = np.zeros((len(spans), 4), dtype=np.int64), 0
+        for number, span in enumerate(spans):
+            table[number, 1:3] = first, span.count
+            first += span.count
+        tokens = np.array([token for span in spans for token in span.tokens], dtype=np.int64)
+        numbers = hash_rows(tokens, history, table, self._hash)
         found: Floats = self._table.gather(torch.from_numpy(numbers.reshape(-1))).numpy()
-        return found.reshape(numbers.shape[0], self._width)
+        return numbers, found.reshape(first, self._width)
 
-    def add(self, x: Floats, found: Floats, weights: PleWeights, rows: Rows, state: State, stash: Stash) -> Floats:
-        """Adds to the streams x [rows, streams, hidden] in place; returns what was added."""
-        added, inputs = add_values(x, found, weights, state.ple.numpy(), rows.places.spans, np.float32(self._eps))
-        stash.ple.append(inputs)
-        return added
+    def add(self, x: Floats, found: Floats, weights: PleWeights, rows: Rows, state: State) -> tuple[Floats, Floats]:
+        """Adds to the streams x [rows, streams, hidden] in place; what was added, and inputs of the convolution."""
+        return add_values(x, found, weights, state.arrays.ple, rows.places.spans, np.float32(self._eps))

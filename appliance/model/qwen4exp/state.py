@@ -10,8 +10,16 @@ import torch
 from appliance.errors import EngineFault
 from appliance.model.plan import LoadPlan
 from appliance.model.qwen4exp.spec import ModelSpec
+from kernels.compiled.arrays import Array
+from kernels.trunk.slots import Slots
 
 KV_TYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
+
+
+def _array(pool: torch.Tensor) -> Array:
+    """A pool as the kernels see it: numpy has no bf16."""
+    found: Array = pool.numpy() if pool.dtype == torch.float32 else pool.view(torch.int16).numpy()
+    return found
 
 
 class State:
@@ -29,6 +37,7 @@ class State:
         page_counts: pages each slot has.
         lengths: committed tokens of each slot.
         contexts: the last tokens of each slot, oldest first, as the n-gram hash sees them.
+        arrays: the same memory as kernels see it.
     """
 
     def __init__(self, spec: ModelSpec, plan: LoadPlan) -> None:
@@ -56,6 +65,16 @@ class State:
         self.page_counts = [0] * slots
         self.lengths = [0] * slots
         self.contexts = [(self._reset,) * (self._order - 1)] * slots
+
+        self.arrays = Slots(
+            conv=self.conv.numpy(),
+            delta=self.delta.numpy(),
+            ple=self.ple.numpy(),
+            index=self.index.numpy(),
+            keys=_array(self.keys),
+            values=_array(self.values),
+            pooled=self.pooled.numpy(),
+        )
 
     def open(self, slot: int) -> None:
         """Empties a slot."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -11,14 +11,17 @@ from appliance.model.qwen4exp.experts import all_experts, stored_experts
 from appliance.model.qwen4exp.layers import LayerWeights
 from appliance.model.qwen4exp.spec import ModelSpec, NgramSpec
 from appliance.model.qwen4exp.tensors import Tensors, raw_bytes
-from kernels.block.op import AttentionWeights, EntryWeights
+from kernels.block.op import ENTRY, HEAD_BLOCK, AttentionWeights, EntryWeights, HeadBlock, head_block
 from kernels.compiled.arrays import Floats, Integers
+from kernels.compiled.record import record
+from kernels.compiled.vector import TILE
 from kernels.gdn.op import GdnWeights
-from kernels.hyper.op import ReadWeights
-from kernels.matrix import Matrix, Part, join, multiply, stored
+from kernels.hyper.op import ReadWeights, read_streams
+from kernels.matrix import Matrix, Part, join, multiply, settle, stored
 from kernels.moe.op import MixWeights
-from kernels.ngram.op import PleWeights
+from kernels.ngram.op import PLE, PleWeights
 from kernels.quant import dequantise
+from kernels.trunk.op import DraftWeights, TrunkWeights
 
 OUTPUT_SLICE_ROWS = 1 << 14
 
@@ -36,9 +39,14 @@ class Weights:
         self._layers: list[LayerWeights] = []
         self._embedding = np.empty((0, 0), np.float32)
         self._output: Matrix | None = None
+        self._heads: list[Integers] = []
+        self.trunk: TrunkWeights | None = None
+        self.draft: DraftWeights | None = None
+        self.logit_columns = spec.vocabulary
         self.head_read = self._read("output_hc", inject=False)
         if draft:
             self.draft_entry = self._draft_entry()
+            self.draft_entry_record = record(self.draft_entry, ENTRY)
             self.draft_head_read = self._read(f"blk.{spec.trunk_layers}.nextn.hc_head", inject=False)
         if not once:
             return
@@ -48,7 +56,13 @@ class Weights:
             self._layers.append(self._build(index))
         progress("unpacking embedding and head", 95)
         self._embedding = self._tensors.matrix("token_embd.weight").numpy()
-        self._output = join([part_of(self._tensors, self._output_name)])
+        self._output = settle(join([part_of(self._tensors, self._output_name)]))
+        reads = [self.head_read, *([self.draft_head_read] if draft else [])]
+        self._heads = [record(HeadBlock(read, self._output), HEAD_BLOCK) for read in reads]
+        self.logit_columns = (self._output.codes.shape[0] + self._output.floats.shape[0]) * TILE
+        self.trunk = self._trunk()
+        if draft:
+            self.draft = self._draft()
 
     def layer(self, index: int) -> LayerWeights:
         """Weights of a block; `trunk_layers` is the draft block."""
@@ -63,30 +77,60 @@ class Weights:
         found: Floats = dequantise(raw, info.type.name, columns=info.shape[-1]).numpy()
         return found
 
-    def project(self, mixed: Floats) -> Floats:
-        """Logits: float32 [rows, hidden] -> [rows, vocabulary]."""
+    def project(self, streams: Floats, *, draft: bool = False) -> tuple[Floats, Floats]:
+        """What the streams [rows, streams, hidden] are read into, and its logits [rows, vocabulary]."""
+        eps = np.float32(self._spec.rms_eps)
         if self._output is not None:
-            return multiply(mixed, self._output)[:, : self._spec.vocabulary]
+            mixed, logits = head_block(streams, self._heads[draft], eps)
+            return mixed, logits[:, : self._spec.vocabulary]
+        mixed, _ = read_streams(streams, self.draft_head_read if draft else self.head_read, eps)
         info = self._tensors.info(self._output_name)
         raw, parts = raw_bytes(info), []
         for first in range(0, info.shape[0], OUTPUT_SLICE_ROWS):
             some = raw[first : first + OUTPUT_SLICE_ROWS]
             found = multiply(mixed, join([stored(info.type.name, some, columns=info.shape[-1])]))
             parts.append(found[:, : some.shape[0]])
-        return np.concatenate(parts, 1)
+        return mixed, np.concatenate(parts, 1)
+
+    def _trunk(self) -> TrunkWeights:
+        spec, layers = self._spec, self._layers[: self._spec.trunk_layers]
+        ple = [(index, record(layer.ple, PLE)) for index, layer in enumerate(layers) if layer.ple is not None]
+        index, numbers = ple[0] if ple else (-1, np.empty(0, np.int64))
+        return TrunkWeights(
+            full=np.array(spec.full_attention, dtype=np.uint8),
+            mixers=_filled([layer.mixer_record for layer in layers]),
+            experts=_filled([layer.expert_record for layer in layers if layer.expert_record is not None]),
+            ple=numbers,
+            ple_layer=index,
+            head=self._heads[0],
+            embedding=self._embedding,
+            streams=spec.streams,
+        )
+
+    def _draft(self) -> DraftWeights:
+        layer = self._layers[-1]
+        assert layer.expert_record is not None
+        return DraftWeights(
+            entry=self.draft_entry_record,
+            mixer=layer.mixer_record,
+            experts=layer.expert_record,
+            head=self._heads[1],
+            embedding=self._embedding,
+        )
 
     def _build(self, index: int) -> LayerWeights:
         spec, block = self._spec, f"blk.{index}"
         trunk = index < spec.trunk_layers
         full = not trunk or spec.full_attention[index]
-        return LayerWeights(
-            mixer_read=self._read(f"{block}.hc_attn", inject=True),
-            mixer=self._attention(block, indexer=trunk) if full else self._gdn(block),
-            moe_read=self._read(f"{block}.hc_ffn", inject=True),
-            mix=self._mix(block),
-            experts=all_experts(self._tensors, block) if self._once else stored_experts(self._tensors, block),
-            ple=self._ple(block, spec.ngram) if trunk and spec.ngram and spec.ngram.layer == index else None,
+        parts = (
+            self._read(f"{block}.hc_attn", inject=True),
+            self._attention(block, indexer=trunk) if full else self._gdn(block),
+            self._read(f"{block}.hc_ffn", inject=True),
+            self._mix(block),
+            all_experts(self._tensors, block) if self._once else stored_experts(self._tensors, block),
+            self._ple(block, spec.ngram) if trunk and spec.ngram and spec.ngram.layer == index else None,
         )
+        return LayerWeights(*(settle(parts) if self._once else parts))
 
     def _read(self, prefix: str, *, inject: bool) -> ReadWeights:
         spec, tensors = self._spec, self._tensors
@@ -179,6 +223,12 @@ class Weights:
             from_state=join([state]),
             grouped=spec.hnorm_grouped,
         )
+
+
+def _filled(records: Sequence[Integers]) -> Integers:
+    """Records as rows of one array, filled up with zeros."""
+    width = max(one.size for one in records)
+    return np.stack([np.pad(one, (0, width - one.size)) for one in records])
 
 
 def part_of(tensors: Tensors, name: str) -> Part:
