@@ -16,8 +16,8 @@ from appliance.scheduler.request import SamplingParams
 GREEDY = SamplingParams(temperature=0.0)
 # The first tokens of a text that is right cannot depend on company; later ones part where two logits nearly tie.
 SURE_TOKENS = 4
-# Runs of the same clients until one meets no window of a new size.
-_TRIES = 6
+# Runs of the same clients until one meets no window of a new size: two at least, then until so much time has passed.
+_WARM_S = 20.0
 
 _numbers = itertools.count()
 
@@ -107,7 +107,7 @@ async def time_clients(
     """Lets one client a prompt ask at the same time, at first to make every graph, then for the numbers.
 
     Clients never meet in the same way twice, so windows of a new size may still come while they are timed, and making a
-    graph takes longer than many windows. What was timed then is thrown away, a few times at most.
+    graph takes longer than many windows. What was timed then is thrown away, for a while.
 
     Args:
         engine: idle.
@@ -121,11 +121,12 @@ async def time_clients(
         EngineFault: a text differs from the same client's text alone where it cannot, so speeds would mean nothing.
     """
     await asyncio.gather(*(ask(engine, prompt, tokens) for prompt in prompts))
-    for _ in range(_TRIES):
+    give_up_s = time.perf_counter() + _WARM_S
+    while True:
         graphs, before, began_s = made(), engine.status(), time.perf_counter()
         answers = await asyncio.gather(*(ask(engine, prompt, tokens) for prompt in prompts))
         took_s = time.perf_counter() - began_s
-        if made() == graphs:
+        if made() == graphs or time.perf_counter() > give_up_s:
             break
     for answer, own in zip(answers, alone, strict=True):
         if answer.ids[:SURE_TOKENS] != own.ids[:SURE_TOKENS]:

@@ -10,21 +10,19 @@ from __future__ import annotations
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 from appliance.engine.board import Board
 from appliance.engine.delivery import Delivery
+from appliance.engine.flights import AheadStepper, Flight
 from appliance.engine.loop import EngineLoop
-from appliance.engine.outbox import Outbox
-from appliance.engine.steps import DeviceStepper
 from appliance.engine.watchdog import Watchdog
-from appliance.model.interface import AheadModel, Ask, Glance, Ticket, nothing
-from appliance.scheduler.ahead import arrive, doubt, land, long_alone, repeats, send
+from appliance.scheduler.ahead import arrive, doubt, long_alone, repeats
 from appliance.scheduler.scheduler import Scheduler
-from appliance.scheduler.session import Session
 from appliance.scheduler.windows import Turn
 
+# A window that was waited for less was over before, nobody knows when: it says nothing of what windows take.
+_AWAITED_S = 2e-5
 # One that is computed and one that waits for it.
 _LANES = 2
 # How long the event loop may keep the interpreter once a window has ended: a window in a hundred is noticed so much
@@ -33,74 +31,6 @@ SWITCH_S = 1e-5
 # How long the engine's thread may keep it from there to the next launch: whoever shares a processor with others is not
 # to be given the interpreter, and then no time to use it.
 KEEP_S = 5e-3
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Flight:
-    """A turn whose window is on its way.
-
-    Attributes:
-        turn, asks, ticket: of the window.
-        chunk: a long prompt has it for itself.
-        sent_s: when it was sent.
-    """
-
-    turn: Turn
-    asks: list[Ask]
-    ticket: Ticket
-    chunk: bool
-    sent_s: float
-
-
-class AheadStepper(DeviceStepper):
-    """A step in two halves, the next one's first half in between."""
-
-    def __init__(self, model: AheadModel, scheduler: Scheduler) -> None:
-        """For a model whose state this thread owns."""
-        super().__init__(model, scheduler)
-        self.staged = model
-        self._rows = scheduler.limits.span_rows or scheduler.limits.prompt_chunk
-
-    def draws(self, sessions: list[Session]) -> bool:
-        """Whether the device draws for all of them; if not, their windows go the plain way."""
-        drawn = self._drawn
-        return all(drawn[session.slot] for session in sessions)
-
-    def start(self, turn: Turn, outbox: Outbox, *, last: Flight | None) -> Flight:
-        """Sends a turn on its way, behind the `last` one; as that once more, if nothing differs."""
-        asks = self._asks(turn)
-        assert asks is not None, "who wants more than a draw goes the plain way"
-        if last is not None and last.turn == turn and last.asks == asks:
-            turn, asks = last.turn, last.asks
-        chunk = turn.decoding == 0 and turn.window.rows > self._rows
-        lane = 0 if last is None else 1 - last.ticket.lane
-        return self._sent(turn, asks, lane=lane, chunk=chunk, meanwhile=outbox.send)
-
-    def again(self, flight: Flight) -> Flight:
-        """Sends a turn once more, of which the host knows no row and whose lane is free."""
-        return self._sent(flight.turn, flight.asks, lane=flight.ticket.lane)
-
-    def _sent(
-        self,
-        turn: Turn,
-        asks: list[Ask],
-        *,
-        lane: int,
-        chunk: bool = False,
-        meanwhile: Callable[[], None] = nothing,
-    ) -> Flight:
-        ticket = self.staged.submit(turn.window, asks, lane=lane, meanwhile=meanwhile)
-        send(self._scheduler, turn)
-        return Flight(turn, asks, ticket, chunk, time.perf_counter())
-
-    def land(self, flight: Flight, outbox: Outbox, *, first: Glance) -> None:
-        """Waits for it and settles it; `first`: see `AheadModel`.
-
-        Raises:
-            EngineFault: the device kept other rows of a conversation than the host.
-        """
-        found = self.staged.collect(flight.ticket, first=first)
-        outbox.add(land(self._scheduler, flight.turn, found))
 
 
 class AheadLoop(EngineLoop):
@@ -197,9 +127,9 @@ class AheadLoop(EngineLoop):
         self._watch(0)
         self._ahead.land(flight, self._outbox, first=first)
         self._watchdog.end()
-        scheduler.drafting.note(
-            flight.turn, steps=flight.asks[0].draft_max, seconds=self._seen_s - max(before_s, flight.sent_s)
-        )
+        if not flight.fresh and self._seen_s - waiting_s > _AWAITED_S:
+            took_s = self._seen_s - max(before_s, flight.sent_s)
+            scheduler.drafting.note(flight.turn, steps=flight.asks[0].draft_max, seconds=took_s)
         self._board.add(
             forward_s=self._seen_s - waiting_s,
             sample_s=0.0,

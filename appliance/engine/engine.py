@@ -7,10 +7,11 @@ import sys
 import threading
 from collections.abc import Callable
 
-from appliance.engine.ahead import SWITCH_S, AheadLoop, AheadStepper
+from appliance.engine.ahead import SWITCH_S, AheadLoop
 from appliance.engine.board import Board
 from appliance.engine.config import EngineConfig
 from appliance.engine.delivery import Delivery
+from appliance.engine.flights import AheadStepper
 from appliance.engine.handle import EngineHandle
 from appliance.engine.loop import EngineLoop
 from appliance.engine.pipelined import FlyingStepper, PipelinedLoop
