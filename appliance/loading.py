@@ -22,6 +22,7 @@ from appliance.examine import Examined
 from appliance.log import say, warn
 from appliance.memory import private_bytes
 from appliance.model.plan import LoadPlan
+from appliance.placed_speed import draft_slopes
 from appliance.placement import Placement
 from appliance.rig.size import format_size
 from appliance.server.backend import TextStack
@@ -206,4 +207,5 @@ def engine_config(examined: Examined) -> EngineConfig:
         span_rows=placement.span_rows,
         chunk_rows=placement.chunk_rows or None,
         groups=placement.groups,
+        slopes=draft_slopes(examined.machine, examined.spec, placement),
     )

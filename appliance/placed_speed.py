@@ -10,8 +10,17 @@ from appliance.model.qwen4exp.spec import ModelSpec
 from appliance.model.qwen4exp.stage_footprint import model_bytes
 from appliance.placed import Placement
 from appliance.rig.machine import Machine
+from appliance.scheduler.costs import USUAL, Slopes
 from appliance.speeds import card_speeds, lane, load_of, reaches, shares_of
-from appliance.window_cost import Lane, Load, Way, hit_share
+from appliance.window_cost import Lane, Load, Way, hit_share, stage_s
+
+# A window of one row took this much longer than its bytes on the one card that was measured: its launches depend on one
+# another (docs/performance.md).
+LAUNCHES_S = 0.003
+# No row is free, even where launches hide its bytes.
+LEAST = 0.00005
+# Rows and steps between which slopes are taken.
+SLOPE_DRAFTS, SLOPE_USERS = 4, 4
 
 # The company that a plan is judged in: half of eight people ask at once, two drafts each.
 COMPANY, DRAFTS = 4, 2
@@ -90,6 +99,31 @@ def busy_groups(machine: Machine, spec: ModelSpec, placement: Placement) -> int:
     """How many groups keep the cards busy: as many as serve the expected company best, no more than its most."""
     schedule, _, _ = _schedule(machine, spec, placement)
     return len(schedule.groups)
+
+
+def draft_slopes(machine: Machine, spec: ModelSpec, placement: Placement) -> Slopes:
+    """What rows and draft steps are expected to add to a window, until the engine has measured it.
+
+    Of all cards together, as a conversation alone meets them; what was usual where there is no card.
+    """
+    if not placement.stages or placement.draft_max == 0:
+        return USUAL
+    cost = cost_of(machine, spec, placement)
+
+    def seconds(users: int, drafts: int, *, chain: bool) -> float:
+        last = len(cost.lanes) - 1
+        return sum(
+            stage_s(cost.load, lane, cost.way, users=users, drafts=drafts, hits=hits, last=chain and number == last)
+            for number, (lane, hits) in enumerate(zip(cost.lanes, cost.hits, strict=True))
+        )
+
+    window = seconds(1, 0, chain=False) + LAUNCHES_S
+    rows, chain = seconds(1, SLOPE_DRAFTS, chain=False), seconds(1, SLOPE_DRAFTS, chain=True)
+    many, many_chain = (seconds(SLOPE_USERS, SLOPE_DRAFTS, chain=chained) for chained in (False, True))
+    step = (chain - rows) / SLOPE_DRAFTS
+    more = ((many_chain - many) / SLOPE_DRAFTS - step) / (SLOPE_USERS - 1)
+    row = (many - (window - LAUNCHES_S)) / (SLOPE_USERS * (1 + SLOPE_DRAFTS) - 1)
+    return Slopes(row=max(row, LEAST) / window, step=max(step, LEAST) / window, more=max(more, LEAST) / window)
 
 
 def _schedule(machine: Machine, spec: ModelSpec, placement: Placement) -> tuple[Schedule, Pipeline, Cost]:

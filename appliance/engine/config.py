@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from appliance.errors import RigError
+from appliance.scheduler.costs import USUAL, Slopes
 from appliance.scheduler.limits import Limits
 
 # Logits of one window that scores a prompt: 64 MiB of float32.
@@ -30,6 +31,7 @@ class EngineConfig:
         span_rows: rows of one conversation in a window, likewise.
         chunk_rows: rows of a turn that one longer prompt has for itself; None where all prompts share windows.
         groups: windows of different conversations that may be on their way at once.
+        slopes: what rows and draft steps are expected to cost, until it is measured.
         repeat_limit: a run of one same token id this long ends the request as degenerate; 0 never. Does not apply
             to requests without stop tokens (ignore_eos).
 
@@ -52,6 +54,7 @@ class EngineConfig:
     chunk_rows: int | None = None
     groups: int = 1
     repeat_limit: int = 256
+    slopes: Slopes = USUAL
 
     def __post_init__(self) -> None:
         """Refuses values that no engine could run with."""
@@ -106,4 +109,6 @@ class EngineConfig:
             span_rows=self.span_rows,
             chunk_rows=self.chunk_rows,
             groups=self.groups if staged else 1,
+            fixed_sizes=self.max_rows is not None,
+            slopes=self.slopes,
         )

@@ -14,8 +14,10 @@ from appliance.scheduler.windows import Turn
 
 # Windows of a group between two plans, unless somebody comes or goes.
 _PLAN_EVERY: Final = 16
-# Another plan for the same conversations must bring this much more: every new shape of a window costs a graph.
+# Another plan for the same conversations must bring this much more.
 _WORTH_A_CHANGE: Final = 1.015
+_WORTH_A_KNOWN_SIZE: Final = 1.03  # where sizes of windows are graphs
+_WORTH_A_NEW_SIZE: Final = 1.05  # of which each has to be captured
 # Now and then a few windows offer one draft more than planned, since texts change character; the first of them only
 # grows what the next ones verify. So seldom that they cost no more than this share of the time. Where windows of one
 # draft fewer never came, those are tried first, since graphs have few sizes and no line says where they change.
@@ -28,6 +30,7 @@ ALONE_ONLY: Final = "no drafts in company: batch_mtp is off"
 ALL: Final = "every draft brings more than its row costs"
 FULL: Final = "the window has no more rows"
 FEWER: Final = "deeper drafts bring less than their rows and steps cost"
+AS_BEFORE: Final = "as before somebody came or left, until the next look"
 NONE: Final = "too few first drafts stand to pay for a row"
 
 
@@ -36,12 +39,9 @@ class DraftPlan:
     """What the next windows of a group are.
 
     Attributes:
-        group: which.
         depths: drafts of each of its conversations.
-        rows: of a window.
-        steps: of the chain that grows the drafts.
-        tokens: expected of a window.
-        window_s: that it takes, None before any was measured.
+        rows, steps: of a window, and of the chain that grows the drafts.
+        tokens, window_s: expected of a window; None before any was measured.
         why: a sentence.
     """
 
@@ -116,14 +116,16 @@ class DraftPlanner:
         standing.unprobed += 1
         same = standing.members == members and (standing.on, standing.most) == (on, most) and busy == self._busy
         if not same or standing.age >= _PLAN_EVERY:
-            self._busy = busy
-            before = standing.choice if same else None
+            room, self._busy = standing.most, busy
             standing.members, standing.on, standing.most, standing.age = members, on, most, 0
-            self._decide(standing, before=before)
+            if same or not self._limits.fixed_sizes:
+                self._decide(standing, before=standing.choice if same else None)
+            else:
+                self._adopt(standing, room=room)
         if standing.unprobed >= standing.probe_after + _PROBES:
             standing.unprobed = 0
         depths = standing.choice.depths if standing.choice is not None else (0,) * len(members)
-        shift = standing.shift
+        shift = self._shift(standing)
         for session, depth in zip(members, depths, strict=True):
             session.acceptance.planned = max(0, min(most, depth + shift))
 
@@ -138,7 +140,7 @@ class DraftPlanner:
         standing = self._standing[turn.sessions[0].group]
         if standing.choice is None:
             return 0
-        return min(standing.most, standing.choice.steps + max(0, standing.shift))
+        return min(standing.most, standing.choice.steps + max(0, self._shift(standing)))
 
     def note(self, turn: Turn, *, steps: int, seconds: float) -> None:
         """A turn took so long, from the end of the window before it to its own; one that reads too is not counted."""
@@ -173,6 +175,24 @@ class DraftPlanner:
             found = self._curves[self._busy] = CostCurve(self._limits.slopes)
         return found
 
+    def _shift(self, standing: _Standing) -> int:
+        """Where sizes are fixed everything is offered, since those windows have their graphs."""
+        return standing.shift * (self._limits.draft_max if self._limits.fixed_sizes else 1)
+
+    def _adopt(self, standing: _Standing, *, room: int) -> None:
+        """Each conversation goes on with what it had, a new one with all; the next look decides, by what that took.
+
+        Who had as many as there was `room` for in the window may now have more.
+        """
+        standing.choice, standing.trying, standing.why = None, 0, ALONE_ONLY if self._limits.draft_max else NO_DRAFTS
+        if standing.on:
+            had = [session.acceptance.planned for session in standing.members]
+            depths = tuple(standing.most if depth >= room else min(standing.most, depth) for depth in had)
+            shares = [session.acceptance.shares() for session in standing.members]
+            asked = Choice(depths=depths, steps=max(depths), tokens=1.0, seconds=1.0)
+            standing.choice = worth(asked, shares, self._curve())
+            standing.why = ALL if min(depths) == self._limits.draft_max else AS_BEFORE
+
     def _decide(self, standing: _Standing, *, before: Choice | None) -> None:
         """Looks for the best drafts; `before`: those of the same conversations until now."""
         if not standing.on:
@@ -188,20 +208,28 @@ class DraftPlanner:
         found = choose(shares, curve, most=most, rows=rows, least=least)
         if before is not None and max(before.depths) <= most:
             kept = worth(before, shares, curve)
-            found = found if found.rate > _WORTH_A_CHANGE * kept.rate else kept
-        standing.choice = found
-        shorter = len(shares) + sum([max(0, depth - 1) for depth in found.depths])
-        if max(found.depths) and not any(least) and not curve.knows(Shape(shorter, len(shares), found.steps)):
+            found = found if found.rate > self._worth_a_change(found) * kept.rate else kept
+        standing.choice, fixed = found, self._limits.fixed_sizes
+        shorter = Shape(len(shares) + sum([max(0, depth - 1) for depth in found.depths]), len(shares), found.steps)
+        if not fixed and max(found.depths) and not any(least) and not curve.knows(shorter):
             standing.trying, standing.probe_after = -1, _PROBE_EVERY
         else:
             standing.trying = 1
-            standing.probe_after = _probe_after(found, shares, curve, most=most)
+            standing.probe_after = _probe_after(found, shares, curve, most=most, more=most if fixed else 1)
         standing.why = _why(found, most=most, draft_max=self._limits.draft_max, rows=rows)
 
+    def _worth_a_change(self, found: Choice) -> float:
+        """How much more another plan must bring."""
+        if not self._limits.fixed_sizes:
+            return _WORTH_A_CHANGE
+        count = len(found.depths)
+        known = self._curve().knows(Shape(count + sum(found.depths), count, found.steps))
+        return _WORTH_A_KNOWN_SIZE if known else _WORTH_A_NEW_SIZE
 
-def _probe_after(choice: Choice, shares: Sequence[Sequence[float]], curve: CostCurve, *, most: int) -> int:
-    """Windows between two probes, as if what they offer never stood."""
-    depths = tuple(min(most, depth + 1) for depth in choice.depths)
+
+def _probe_after(choice: Choice, shares: Sequence[Sequence[float]], curve: CostCurve, *, most: int, more: int) -> int:
+    """Windows between two probes of so many drafts more, as if what they offer never stood."""
+    depths = tuple(min(most, depth + more) for depth in choice.depths)
     deeper = worth(replace(choice, depths=depths, steps=max(depths)), shares, curve)
     lost = deeper.seconds / choice.seconds - 1
     return max(_PROBE_EVERY, round(_PROBES * lost / _PROBE_SHARE))

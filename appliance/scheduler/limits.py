@@ -27,6 +27,7 @@ class Limits:
         span_rows: rows of one prompt in a window; None where only the others bound it.
         chunk_rows: rows of a turn that a longer prompt has for itself; None where all prompts share windows.
         groups: windows that may be on their way at once, each of other conversations.
+        fixed_sizes: every size of a window is a graph that has to be captured first.
         slopes: what rows and draft steps are expected to cost, until it is measured.
     """
 
@@ -41,6 +42,7 @@ class Limits:
     span_rows: int | None = None
     chunk_rows: int | None = None
     groups: int = 1
+    fixed_sizes: bool = False
     slopes: Slopes = USUAL
 
     def drafts_of(self, sessions: int) -> int:

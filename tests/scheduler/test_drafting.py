@@ -254,6 +254,57 @@ def test_a_text_that_changes_character_is_found_out() -> None:
     assert planned[-1] == MOST
 
 
+def test_where_sizes_are_graphs_a_conversation_begins_with_all_and_goes_on_with_what_it_had() -> None:
+    """A first look comes after sixteen windows; who stays keeps its drafts when somebody comes or leaves."""
+    planner, both = DraftPlanner(replace(limits(), fixed_sizes=True)), [decoding(0), decoding(1)]
+
+    def play(present: list[Session], *, right: Sequence[int], windows: int) -> list[tuple[int, ...]]:
+        planned = []
+        for _ in range(windows):
+            planner.plan(present, present, group=0, sharing=len(present))
+            drafts = [session.acceptance.planned for session in present]
+            spans = tuple(Span(slot=slot, start=0, tokens=(1,) * (1 + count)) for slot, count in enumerate(drafts))
+            turn = Turn(Window(spans), tuple(present), len(present))
+            steps = planner.steps(turn)
+            assert steps == max(drafts)
+            planner.note(turn, steps=steps, seconds=launches(turn.window.rows, len(present), steps) / 1e3)
+            for session, count, most in zip(present, drafts, right, strict=True):
+                session.acceptance.record(count, min(count, most))
+            planned.append(tuple(drafts))
+        return planned
+
+    alone = play(both[:1], right=[1], windows=40)
+    assert alone[:16] == [(MOST,)] * 16
+    assert alone[-1] == (1,)
+    together = play(both, right=[1, 4], windows=15)
+    assert together[0] == (1, MOST), "the old one as before, the new one with all"
+    assert set(together) == {(1, MOST)}
+    assert play(both, right=[1, 4], windows=200)[-1] == (1, MOST)
+    probes = [drafts for drafts in play(both, right=[1, 4], windows=400) if drafts == (MOST, MOST)]
+    assert probes, "all is offered again now and then"
+    again = play(both[:1], right=[1], windows=40)
+    assert again[0] == (1,)
+
+
+@pytest.mark.parametrize("text", ["built-in", "big"])
+def test_good_drafts_are_never_cut_where_sizes_are_graphs(text: str) -> None:
+    """A first time that is far off (a graph was captured in it) does not turn good drafts away."""
+    planner, session, random = DraftPlanner(replace(limits(), fixed_sizes=True)), decoding(0), Random(3)
+    drafts_of = []
+    for number in range(400):
+        planner.plan([session], [session], group=0, sharing=1)
+        drafts = session.acceptance.planned
+        turn = Turn(Window((Span(slot=0, start=0, tokens=(1,) * (1 + drafts)),)), (session,), 1)
+        late = 0.2 if number < 3 else 0.0
+        planner.note(turn, steps=planner.steps(turn), seconds=launches(1 + drafts, 1, planner.steps(turn)) / 1e3 + late)
+        luck, right = random.random(), 0
+        while right < drafts and luck < TEXTS[text][right]:
+            right += 1
+        session.acceptance.record(drafts, right)
+        drafts_of.append(drafts)
+    assert sum(drafts_of) / len(drafts_of) > 3
+
+
 def test_windows_that_take_no_time_break_nothing() -> None:
     planner, session = DraftPlanner(limits()), decoding(0)
     for drafts in (4, 0, 2, 4):

@@ -14,7 +14,7 @@ from appliance.model.qwen4exp.spec import ModelSpec
 from appliance.models.catalogue import read_catalogue
 from appliance.models.outline import outline
 from appliance.placed import Placement
-from appliance.placed_speed import company_rate, stage_times
+from appliance.placed_speed import company_rate, draft_slopes, stage_times
 from appliance.placement import place
 from appliance.rig.card_facts import CardProcess
 from appliance.rig.cards import Card
@@ -22,6 +22,7 @@ from appliance.rig.judge import choose_device
 from appliance.rig.load import load_text
 from appliance.rig.machine import Machine
 from appliance.rig.size import GIB
+from appliance.scheduler.costs import USUAL
 from appliance.split import CostOf, StageCost, best_split
 from tests.builders.machines import BOXES, PRO_5000, RTX_3090, RTX_4090, RTX_5070, Kind, box
 
@@ -246,3 +247,17 @@ def test_ranges(split: tuple[int, ...]) -> None:
     found = ranges(split, 48)
     assert [layer for layers in found for layer in layers] == list(range(48))
     assert len(found) == len(split) + 1
+
+
+@pytest.mark.parametrize("name", ["24 GB card", "two 24 GB cards, one on x4", "four 24 GB cards, 64 GB RAM"])
+def test_rows_and_steps_are_expected_to_cost_before_they_are_measured(name: str, spec: ModelSpec) -> None:
+    """SPEC-09: the planner of drafts begins with what the bytes say, as shares of a window of one row."""
+    machine = BOXES[name]
+    found = draft_slopes(machine, spec, placed(machine, spec))
+    assert 0.02 < found.row < 0.4
+    assert 0.02 < found.step < 0.2
+    assert 0 < found.more < found.step
+
+
+def test_without_a_card_or_drafts_the_usual_is_expected(spec: ModelSpec) -> None:
+    assert draft_slopes(TWO, spec, placed(TWO, spec, STATED + "draft_max = 0\n")) == USUAL
