@@ -190,7 +190,7 @@ def recur(
     m_state = m_key[:, None] & m_value[None, :]
     p_tile = p_delta + (slot * HEADS + head) * (DIM * DIM) + b_key[:, None] * DIM + b_value[None, :]
     state = tl.load(p_tile, mask=m_state & (known > 0), other=0.0)
-    at = tl.load(p_delta_at + slot)
+    at = tl.load(p_delta_at + slot * HEADS + head)
     while at < replay_end:
         o_ring = slot * RING + at % RING
         key = tl.load(p_old_key + (o_ring * KEY_HEADS + key_head) * DIM + b_key, mask=m_key, other=0.0)
@@ -254,7 +254,7 @@ def finish(
 @triton.jit(do_not_specialize=["slot", "start", "count"])
 def note_tail(
     p_qkv, p_ring, p_delta_at, o_qkv_row, slot, start, count,
-    CHANNELS: tl.constexpr, BLOCK: tl.constexpr, RING: tl.constexpr,
+    CHANNELS: tl.constexpr, HEADS: tl.constexpr, BLOCK: tl.constexpr, RING: tl.constexpr,
 ):  # fmt: skip
     """Grid (ring positions, blocks of channels): the last raw rows to the ring, and how far the state now reaches.
 
@@ -268,4 +268,5 @@ def note_tail(
     place = slot * RING + (start + row + RING) % RING
     tl.store(p_ring + place * CHANNELS + b_channel, raw, mask=m_channel)
     if (tl.program_id(0) == 0) & (tl.program_id(1) == 0):
-        tl.store(p_delta_at + slot, start + count)
+        b_head = tl.arange(0, BLOCK)
+        tl.store(p_delta_at + slot * HEADS + b_head, b_head * 0 + start + count, mask=b_head < HEADS)

@@ -108,7 +108,7 @@ def run_delta_chunk(
         )  # fmt: skip
     _chunk.note_tail[(RING_POSITIONS, triton.cdiv(channels, 1024))](
         qkv, state.conv, state.at, qkv.stride(0), chunk.slot, chunk.start, rows,
-        CHANNELS=channels, BLOCK=1024, RING=RING_POSITIONS, num_warps=4,
+        CHANNELS=channels, HEADS=heads, BLOCK=1024, RING=RING_POSITIONS, num_warps=4,
     )  # fmt: skip
     return out
 

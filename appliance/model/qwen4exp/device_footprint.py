@@ -118,7 +118,7 @@ def slot_bytes(spec: ModelSpec, *, page_tokens: int, kv_type: str, draft: bool) 
     linear = spec.trunk_layers - full
     heads, dim = spec.gdn_value_heads, spec.gdn_head_dim
     journal = (spec.gdn_key_heads + heads) * dim + 2 * heads
-    fixed = linear * (heads * dim * dim + RING * (spec.gdn_qkv_width + journal) + 1)
+    fixed = linear * (heads * dim * dim + RING * (spec.gdn_qkv_width + journal) + heads)
     fixed += full * RING * spec.indexer_dim + RING
     if spec.ngram is not None:
         fixed += RING * spec.wide
