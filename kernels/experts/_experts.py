@@ -12,7 +12,9 @@ import triton.language as tl
 
 from kernels.device import gdc_sync, store_operand
 from kernels.experts._route import NONE
-from kernels.planes._decode import strip_products
+from kernels.planes._decode import _multiply as multiply
+from kernels.planes._decode import load_levels, strip_products
+from kernels.planes._load import load_chunk, scale_words
 
 
 @triton.jit
@@ -58,38 +60,86 @@ def gate_up_kernel(p_anchor, p_base, p_rows, p_x, p_h, p_grid, PAIRS, BLOCK: tl.
 
 
 @triton.jit
-def _down(p_strips, p_h, rows, out, share, p_y, p_grid, i_strip, N, FMT: tl.constexpr, S: tl.constexpr,
-          NCH: tl.constexpr, STRIPS: tl.constexpr, EXACT: tl.constexpr):  # fmt: skip
-    acc = strip_products(p_strips, i_strip, 0, p_h, rows, p_grid, FMT, S, 1, 1, NCH, STRIPS, NCH, 1, 0, EXACT, 0)
+def _deep_products(p_strips, i_strip, p_h, rows, p_grid, FMT: tl.constexpr, S: tl.constexpr, NCH: tl.constexpr,
+                   STRIPS: tl.constexpr, EXACT: tl.constexpr, PDL: tl.constexpr, levels):  # fmt: skip
+    """As `strip_products` of S strips, to the bit; the words of all chunks, up to five, come before the wait."""
+    tl.static_assert(NCH <= 5)
+    a0, a1, a2, a3, a4, a5, a6, a7 = load_chunk(p_strips, i_strip, 0, FMT, NCH, STRIPS, S, 1, 1, 0)
+    if NCH > 1:
+        b0, b1, b2, b3, b4, b5, b6, b7 = load_chunk(p_strips, i_strip, 1, FMT, NCH, STRIPS, S, 1, 1, 0)
+    if NCH > 2:
+        c0, c1, c2, c3, c4, c5, c6, c7 = load_chunk(p_strips, i_strip, 2, FMT, NCH, STRIPS, S, 1, 1, 0)
+    if NCH > 3:
+        d0, d1, d2, d3, d4, d5, d6, d7 = load_chunk(p_strips, i_strip, 3, FMT, NCH, STRIPS, S, 1, 1, 0)
+    if NCH > 4:
+        e0, e1, e2, e3, e4, e5, e6, e7 = load_chunk(p_strips, i_strip, 4, FMT, NCH, STRIPS, S, 1, 1, 0)
+    s = tl.arange(0, S)[:, None, None]
+    LENGTH: tl.constexpr = NCH * ((416 if (FMT >> 23) & 1 else (FMT & 63) * 128) + scale_words(FMT)) + 4
+    tail = (tl.minimum(i_strip + s, STRIPS - 1) + 1) * LENGTH - 4
+    multiplier = tl.load(p_strips + tail).to(tl.float32, bitcast=True)
+    gdc_sync(PDL)
+    acc = tl.zeros([S, 32, 8], dtype=tl.float32)
+    acc = multiply(acc, a0, a1, a2, a3, a4, a5, a6, a7, p_h, rows, 0, p_grid, FMT, S, 1, 1, NCH, 0, EXACT, levels)
+    if NCH > 1:
+        acc = multiply(acc, b0, b1, b2, b3, b4, b5, b6, b7, p_h, rows, 1, p_grid, FMT, S, 1, 1, NCH, 0, EXACT, levels)
+    if NCH > 2:
+        acc = multiply(acc, c0, c1, c2, c3, c4, c5, c6, c7, p_h, rows, 2, p_grid, FMT, S, 1, 1, NCH, 0, EXACT, levels)
+    if NCH > 3:
+        acc = multiply(acc, d0, d1, d2, d3, d4, d5, d6, d7, p_h, rows, 3, p_grid, FMT, S, 1, 1, NCH, 0, EXACT, levels)
+    if NCH > 4:
+        acc = multiply(acc, e0, e1, e2, e3, e4, e5, e6, e7, p_h, rows, 4, p_grid, FMT, S, 1, 1, NCH, 0, EXACT, levels)
+    return acc * multiplier
+
+
+@triton.jit
+def _down(p_strips, p_h, rows, p_out, p_share, p_y, p_grid, p_levels, i_strip, N, FMT: tl.constexpr, S: tl.constexpr,
+          NCH: tl.constexpr, STRIPS: tl.constexpr, DEEP: tl.constexpr, EXACT: tl.constexpr,
+          PDL: tl.constexpr):  # fmt: skip
+    r = tl.arange(0, 8)[None, None, :]
+    out = tl.load(p_out + r)
+    share = tl.load(p_share + r)
+    levels = load_levels(p_levels, FMT)
+    if DEEP:
+        acc = _deep_products(p_strips, i_strip, p_h, rows, p_grid, FMT, S, NCH, STRIPS, EXACT, PDL, levels)
+    else:
+        acc = strip_products(p_strips, i_strip, 0, p_h, rows, p_grid, FMT, S, 1, 1, NCH, STRIPS, NCH, 1, 0, EXACT, PDL,
+                             levels)  # fmt: skip
     n = (i_strip + tl.arange(0, S)[:, None, None]) * 32 + tl.arange(0, 32)[None, :, None]
     tl.store(p_y + out.to(tl.int64) * N + n, acc * share, mask=(out >= 0) & (n < N))
 
 
 @triton.jit(do_not_specialize=["PAIRS"])
-def down_kernel(p_anchor, p_base, p_out, p_share, p_h, p_y, p_grid, PAIRS, N, BLOCK: tl.constexpr, FMT: tl.constexpr,
-                FMT_HOST: tl.constexpr, FMT_SHARED: tl.constexpr, SKIP: tl.constexpr, SKIP_HOST: tl.constexpr,
-                SKIP_SHARED: tl.constexpr, S: tl.constexpr, NCH: tl.constexpr, NCH_SHARED: tl.constexpr,
-                STRIPS: tl.constexpr, EXACT: tl.constexpr, PDL: tl.constexpr):  # fmt: skip
+def down_kernel(p_anchor, p_base, p_out, p_share, p_h, p_y, p_grid, p_levels, PAIRS, N, BLOCK: tl.constexpr,
+                FMT: tl.constexpr, FMT_HOST: tl.constexpr, FMT_SHARED: tl.constexpr, SKIP: tl.constexpr,
+                SKIP_HOST: tl.constexpr, SKIP_SHARED: tl.constexpr, S: tl.constexpr, NCH: tl.constexpr,
+                NCH_SHARED: tl.constexpr, STRIPS: tl.constexpr, DEEP: tl.constexpr, EXACT: tl.constexpr,
+                PDL: tl.constexpr):  # fmt: skip
     """Grid (entries, strips / S). y float32 [RB * (used + 1), N]: weighted products of (row, slot). BLOCK: words of h
-    an entry (uint32 of fp16, or float32); SKIP: words of gate-up planes before the down planes."""
+    an entry (uint32 of fp16, or float32); SKIP: words of gate-up planes before the down planes.
+
+    Entries come from the launch before the one before, so they and the first words (DEEP: all words) are loaded before
+    the wait, while that launch still computes.
+    """
     p = tl.program_id(0)
     i_strip = tl.program_id(1) * S
-    gdc_sync(PDL)
     base = tl.load(p_base + p)
     if base != NONE:
         p_strips = p_anchor + (base >> 1) * 4
-        r = tl.arange(0, 8)[None, None, :]
-        out = tl.load(p_out + p * 8 + r)
-        share = tl.load(p_share + p * 8 + r)
-        rows = r if EXACT else tl.arange(0, 8)[None, :, None, None, None]
+        rows = tl.arange(0, 8)[None, None, :] if EXACT else tl.arange(0, 8)[None, :, None, None, None]
         p_in = p_h + p.to(tl.int64) * BLOCK
+        o_entry = p * 8
         if p >= PAIRS:
-            _down(p_strips + SKIP_SHARED, p_in, rows, out, share, p_y, p_grid, i_strip, N, FMT_SHARED, S, NCH_SHARED,
-                  STRIPS, EXACT)  # fmt: skip
-        elif (FMT_HOST == FMT) and (SKIP_HOST == SKIP):
-            _down(p_strips + SKIP, p_in, rows, out, share, p_y, p_grid, i_strip, N, FMT, S, NCH, STRIPS, EXACT)
+            _down(p_strips + SKIP_SHARED, p_in, rows, p_out + o_entry, p_share + o_entry, p_y, p_grid, p_levels,
+                  i_strip, N, FMT_SHARED, S, NCH_SHARED, STRIPS, 0, EXACT, PDL)  # fmt: skip
+        elif FMT_HOST == FMT:
+            skip = SKIP if SKIP_HOST == SKIP else tl.where((base & 1) == 1, SKIP_HOST, SKIP)
+            _down(p_strips + skip, p_in, rows, p_out + o_entry, p_share + o_entry, p_y, p_grid, p_levels, i_strip, N,
+                  FMT, S, NCH, STRIPS, DEEP, EXACT, PDL)  # fmt: skip
         elif (base & 1) == 1:
-            _down(p_strips + SKIP_HOST, p_in, rows, out, share, p_y, p_grid, i_strip, N, FMT_HOST, S, NCH, STRIPS,
-                  EXACT)  # fmt: skip
+            _down(p_strips + SKIP_HOST, p_in, rows, p_out + o_entry, p_share + o_entry, p_y, p_grid, p_levels, i_strip,
+                  N, FMT_HOST, S, NCH, STRIPS, 0, EXACT, PDL)  # fmt: skip
         else:
-            _down(p_strips + SKIP, p_in, rows, out, share, p_y, p_grid, i_strip, N, FMT, S, NCH, STRIPS, EXACT)
+            _down(p_strips + SKIP, p_in, rows, p_out + o_entry, p_share + o_entry, p_y, p_grid, p_levels, i_strip, N,
+                  FMT, S, NCH, STRIPS, 0, EXACT, PDL)  # fmt: skip
+    else:
+        gdc_sync(PDL)

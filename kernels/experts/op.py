@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import torch
 from torch import Tensor
 
@@ -9,7 +11,11 @@ from kernels.experts._experts import down_kernel, gate_up_kernel
 from kernels.experts._route import entries, top_experts
 from kernels.experts.layout import ENTRY_ROWS, ExpertBuffers, ExpertKind, ExpertLayout
 from kernels.linear.op import check_operand, codebook, operand_words
-from kernels.planes import FORMATS, operand_columns
+from kernels.planes import FORMATS, level_words, operand_columns
+
+_MOST_CHUNKS: Final = 5
+_MOST_HELD: Final = 100
+"""Words in registers of each thread."""
 
 
 def route(
@@ -145,7 +151,7 @@ def down(
     Args:
         anchor: the table's anchor.
         layout: of the layer.
-        buffers: of the bucket, after `gate_up`.
+        buffers: of the bucket, after `gate_up`. With pdl, entries must be older than the launch before this one.
         out: float32 [RB, used + 1, hidden]; padded rows are not written.
         exact: as in `gate_up`.
         pdl: as `kernels.linear.linear`.
@@ -168,6 +174,7 @@ def down(
         operand_words(buffers.hidden),
         out,
         codebook(out.device),
+        level_words(out.device),
         buffers.rows * layout.used,
         hidden,
         BLOCK=_block(buffers) // (1 if exact else 2),
@@ -181,12 +188,23 @@ def down(
         NCH=operand_columns(layout.kind.ff) // 128,
         NCH_SHARED=operand_columns(layout.shared_kind.ff) // 128,
         STRIPS=strips,
+        DEEP=_deep(layout, rows=buffers.rows, exact=exact),
         EXACT=exact,
         PDL=pdl,
         num_warps=warps,
         num_stages=1,
         **({"launch_pdl": True} if pdl else {}),
     )
+
+
+def _deep(layout: ExpertLayout, *, rows: int, exact: bool) -> bool:
+    """Whether programs hold all words of their strip at once: with one row there are too few programs to be patient.
+
+    Every row gets the same bits either way.
+    """
+    form, chunks = FORMATS[layout.kind.down], operand_columns(layout.kind.ff) // 128
+    held = chunks * form.tile_words // 32
+    return rows == 1 and not exact and chunks <= _MOST_CHUNKS and held <= _MOST_HELD
 
 
 def _strips(kind: ExpertKind) -> int:

@@ -2,6 +2,7 @@
 
 from kernels.planes.format import FORMATS, FORMATS_OF_TYPE, PlaneFormat, formats_of, stored_bits
 from kernels.planes.gate_up import common_format, pack_gate_up
+from kernels.planes.levels import level_words
 from kernels.planes.operand import from_operand, operand_columns, to_operand
 from kernels.planes.pack import choose_format, pack
 from kernels.planes.planes import Planes, join, word_count
@@ -17,6 +18,7 @@ __all__ = [
     "formats_of",
     "from_operand",
     "join",
+    "level_words",
     "operand_columns",
     "pack",
     "pack_gate_up",

@@ -94,12 +94,15 @@ def _scales(r4, r5, r6, FMT: tl.constexpr, S: tl.constexpr, T: tl.constexpr, EXA
             low = scale
             if LOW:
                 low = mul2(_steps(r5, FMT), prmt(r6, r6, u32c(r6, 0x3232)))
-        even = _spread(mul2(scale, u32c(scale, 0x6C006C00)), S, T)
-        odd = _spread(mul2(scale, u32c(scale, 0x5C005C00)), S, T)
+        # Spread once, then multiplied: a packed product costs half of a byte permutation.
+        scale = _spread(scale, S, T)
+        even = mul2(scale, u32c(scale, 0x6C006C00))
+        odd = mul2(scale, u32c(scale, 0x5C005C00))
         if LOW:
-            offset = _spread(mul2(low, u32c(low, 0x0C000C00)), S, T)
+            low = _spread(low, S, T)
+            offset = mul2(low, u32c(low, 0x0C000C00))
         else:
-            offset = _spread(mul2(scale, u32c(scale, half2(-ZERO / 4096))), S, T)
+            offset = mul2(scale, u32c(scale, half2(-ZERO / 4096)))
     return even, odd, offset
 
 
@@ -144,22 +147,42 @@ def _from_codebook(r0, r1, r2, p_grid, S: tl.constexpr, T: tl.constexpr):
 
 
 @triton.jit
-def _bytes_of_table(w, TABLE: tl.constexpr):
-    """level + 128 of the eight nibbles (h, i): words (h0 i0, h1 i0, h0 i1, h1 i1) and the same for i = 2, 3."""
-    w7 = w & 0x77777777
-    if TABLE <= 2:
+def load_levels(p_levels, FMT: tl.constexpr):
+    """Words of a format's byte table and a mask, from `planes.level_words`; of any format, so that all have some."""
+    p_table = p_levels + ((FMT >> 6) & 7) * 5
+    return tl.load(p_table), tl.load(p_table + 1), tl.load(p_table + 2), tl.load(p_table + 3), tl.load(p_table + 4)
+
+
+@triton.jit
+def _levels_like(w, levels, TABLE: tl.constexpr):
+    """Five words of `load_levels`, each like w. Constants instead of loaded ones would be moved before each use."""
+    none = w ^ w
+    if levels is None:
         t0 = u32c(w, table_word(TABLE, 0))
         t1 = u32c(w, table_word(TABLE, 1))
-        t2 = u32c(w, table_word(TABLE, 2))
-        t3 = u32c(w, table_word(TABLE, 3))
-        upper = ((w & 0x88888888) >> 1) | 0x32103210
-        low = prmt(prmt(t0, t1, w7), prmt(t2, t3, w7), upper)
-        high = prmt(prmt(t0, t1, w7 >> 16), prmt(t2, t3, w7 >> 16), upper >> 16)
+        t2 = u32c(w, table_word(TABLE, 2)) if TABLE <= 2 else none
+        t3 = u32c(w, table_word(TABLE, 3)) if TABLE <= 2 else none
+        mask = u32c(w, 0x44444444)
     else:
-        t0 = u32c(w, table_word(TABLE, 0))
-        t1 = u32c(w, table_word(TABLE, 1))
-        low = prmt(t0, t1, w7)
-        high = prmt(t0, t1, w7 >> 16)
+        t0 = none | levels[0]
+        t1 = none | levels[1]
+        t2 = none | levels[2]
+        t3 = none | levels[3]
+        mask = none | levels[4]
+    return t0, t1, t2, t3, mask
+
+
+@triton.jit
+def _bytes_of_table(w, levels, TABLE: tl.constexpr):
+    """level + 128 of the eight nibbles (h, i): words (h0 i0, h1 i0, h0 i1, h1 i1) and the same for i = 2, 3."""
+    t0, t1, t2, t3, mask = _levels_like(w, levels, TABLE)
+    w7 = w & 0x77777777
+    low = prmt(t0, t1, w7)
+    high = prmt(t0, t1, w7 >> 16)
+    if TABLE <= 2:
+        upper = ((w >> 1) & mask) | 0x32103210
+        low = prmt(low, prmt(t2, t3, w7), upper)
+        high = prmt(high, prmt(t2, t3, w7 >> 16), upper >> 16)
     return prmt(low, high, u32c(w, 0x5140)), prmt(low, high, u32c(w, 0x7362))
 
 
@@ -199,7 +222,7 @@ def _operand(codes, high_codes, even, odd, offset, QUAD: tl.constexpr, FMT: tl.c
 
 
 @triton.jit
-def _codes(r0, r1, r2, p_grid, FMT: tl.constexpr, S: tl.constexpr, T: tl.constexpr):
+def _codes(r0, r1, r2, p_grid, FMT: tl.constexpr, S: tl.constexpr, T: tl.constexpr, levels=None):
     """Words that hold a quad pair's eight codes: nibbles and high bits, or bytes of i = 0, 1 and of i = 2, 3."""
     BITS: tl.constexpr = FMT & 63
     TABLE: tl.constexpr = (FMT >> 6) & 7
@@ -213,7 +236,7 @@ def _codes(r0, r1, r2, p_grid, FMT: tl.constexpr, S: tl.constexpr, T: tl.constex
             if BITS == 3:
                 low = low | (_by_bits(r1) << 2)
         if TABLE > 0:
-            low, high = _bytes_of_table(low, TABLE)
+            low, high = _bytes_of_table(low, levels, TABLE)
         elif BITS == 5:
             high = _by_bits(r1)
         elif BITS == 6:
@@ -252,13 +275,13 @@ def _inputs(p_x, rows, chunk, QUAD: tl.constexpr, S: tl.constexpr, RT: tl.conste
 
 @triton.jit
 def _multiply(acc, r0, r1, r2, r3, r4, r5, r6, r7, p_x, rows, chunk, p_grid, FMT: tl.constexpr, S: tl.constexpr,
-              T: tl.constexpr, RT: tl.constexpr, NCH: tl.constexpr, STEP_CHUNK: tl.constexpr,
-              EXACT: tl.constexpr):  # fmt: skip
-    """acc [S, 32 T, 8 RT] plus the product of one chunk."""
+              T: tl.constexpr, RT: tl.constexpr, NCH: tl.constexpr, STEP_CHUNK: tl.constexpr, EXACT: tl.constexpr,
+              levels=None):  # fmt: skip
+    """acc [S, 32 T, 8 RT] plus the product of one chunk; levels: of `load_levels`, for formats with a table."""
     BITS: tl.constexpr = FMT & 63
     if BITS < 16:
         even, odd, offset = _scales(r4, r5, r6, FMT, S, T, EXACT)
-        codes, high_codes = _codes(r0, r1, r2, p_grid, FMT, S, T)
+        codes, high_codes = _codes(r0, r1, r2, p_grid, FMT, S, T, levels)
     for i in tl.static_range(4):
         x = _inputs(p_x, rows, chunk, i, S, RT, NCH, STEP_CHUNK, EXACT)
         if BITS >= 16:
@@ -294,8 +317,8 @@ def _multiply(acc, r0, r1, r2, r3, r4, r5, r6, r7, p_x, rows, chunk, p_grid, FMT
 @triton.jit
 def strip_products(p_strips, strip, chunk, p_x, rows, p_grid, FMT: tl.constexpr, S: tl.constexpr, T: tl.constexpr,
                    RT: tl.constexpr, NCH: tl.constexpr, STRIPS: tl.constexpr, COUNT: tl.constexpr,
-                   STEP_STRIP: tl.constexpr, STEP_CHUNK: tl.constexpr, EXACT: tl.constexpr,
-                   PDL: tl.constexpr):  # fmt: skip
+                   STEP_STRIP: tl.constexpr, STEP_CHUNK: tl.constexpr, EXACT: tl.constexpr, PDL: tl.constexpr,
+                   levels=None):  # fmt: skip
     """Products of S * T strips with up to 8 RT rows, over COUNT chunks.
 
     STEP_CHUNK 1: the warps take every S-th chunk from `chunk` on of the same T strips. 0: each its own T strips, with
@@ -320,8 +343,8 @@ def strip_products(p_strips, strip, chunk, p_x, rows, p_grid, FMT: tl.constexpr,
             p_strips, strip, chunk + (n + 1) * JUMP, FMT, NCH, STRIPS, S, T, STEP_STRIP, STEP_CHUNK
         )
         acc = _multiply(acc, r0, r1, r2, r3, r4, r5, r6, r7, p_x, rows, chunk + n * JUMP, p_grid, FMT, S, T, RT, NCH,
-                        STEP_CHUNK, EXACT)  # fmt: skip
+                        STEP_CHUNK, EXACT, levels)  # fmt: skip
         r0, r1, r2, r3, r4, r5, r6, r7 = n0, n1, n2, n3, n4, n5, n6, n7
     acc = _multiply(acc, r0, r1, r2, r3, r4, r5, r6, r7, p_x, rows, chunk + (COUNT - 1) * JUMP, p_grid, FMT, S, T, RT,
-                    NCH, STEP_CHUNK, EXACT)  # fmt: skip
+                    NCH, STEP_CHUNK, EXACT, levels)  # fmt: skip
     return acc * multiplier

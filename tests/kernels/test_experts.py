@@ -118,6 +118,8 @@ def difference(found: torch.Tensor, wanted: torch.Tensor) -> float:
 LAYERS = {
     "two-forms": ((2560, 640, 640, 32, 10) if ON_CARD else (256, 64, 32, 2, 2), ("IQ3_S", "IQ4_NL")),
     "one-form": ((2560, 640, 320, 16, 10) if ON_CARD else (96, 32, 64, 3, 2), ("Q8_0", "Q5_0")),
+    # A row alone has all words of a strip before it begins: three chunks of them, the last not full.
+    "three-chunks": ((2560, 352, 64, 4, 2) if ON_CARD else (64, 288, 32, 2, 1), ("Q8_0", "IQ4_NL")),
 }
 
 
@@ -142,9 +144,10 @@ def test_mixture_against_float64(device: str, kind: str, exact: bool) -> None:
         assert torch.equal(found, run(layer, x, logits, exact=exact)) or not ON_CARD
 
 
-def test_a_row_has_the_same_bits_in_any_company_and_padding_routes_nowhere(device: str) -> None:
-    (hidden, _, _, experts, _), _ = LAYERS["one-form"]
-    layer = make_layer(device, "one-form")
+@pytest.mark.parametrize("kind", ["one-form", "three-chunks"])
+def test_a_row_has_the_same_bits_in_any_company_and_padding_routes_nowhere(device: str, kind: str) -> None:
+    (hidden, _, _, experts, _), _ = LAYERS[kind]
+    layer = make_layer(device, kind)
     rows = 40 if ON_CARD else 3
     x = torch.randn(rows, hidden, generator=torch.Generator().manual_seed(5)).to(device)
     logits = partial_logits(rows, experts, device)
