@@ -8,7 +8,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from kernels.linear._triton import linear_kernel
+from kernels.linear._triton import linear_kernel, pair_kernel
 from kernels.planes import Planes
 from kernels.quant.codebooks import grid
 
@@ -94,14 +94,7 @@ def linear(
         ValueError: a shape or type that does not fit.
     """
     check_operand("linear", x, padded_columns=planes.padded_columns, exact=exact)
-    shape, rows = _shape(planes.strips, planes.chunks), x.shape[0]
-    if out.shape != (shape.splits, rows, planes.rows) or out.dtype != torch.float32 or not out.is_contiguous():
-        raise ValueError(
-            f"linear: out is contiguous float32 {[shape.splits, rows, planes.rows]}, "
-            f"found {out.dtype} {list(out.shape)}"
-        )
-    # Wide tiles of exact products would take the compiler minutes.
-    tiles = 1 if exact or rows <= 8 else 2 if rows <= 16 else 4
+    shape, rows, tiles = _checked("linear", x, planes, out, exact=exact)
     launch = (-(-planes.strips // shape.warps), shape.splits, -(-rows // (8 * tiles)))
     linear_kernel[launch](
         planes.words.view(torch.uint32),
@@ -124,3 +117,72 @@ def linear(
         num_stages=1,
         **({"launch_pdl": True} if pdl else {}),
     )
+
+
+def linear_pair(
+    x: Tensor,
+    planes: Planes,
+    small: Planes,
+    *,
+    out: Tensor,
+    small_out: Tensor,
+    exact: bool,
+    pdl: bool = False,
+    rows_used: Tensor | None = None,
+) -> None:
+    """`linear` of two matrices in one launch, with the same sums; the small one's programs start first.
+
+    Args:
+        x: operand rows of both.
+        planes: the larger matrix.
+        small: the other; any format.
+        out, small_out: as of `linear`.
+        exact, pdl, rows_used: as of `linear`.
+
+    Raises:
+        ValueError: a shape or type that does not fit.
+    """
+    check_operand("linear", x, padded_columns=planes.padded_columns, exact=exact)
+    if small.columns != planes.columns:
+        raise ValueError(f"linear: matrices of {planes.columns} and {small.columns} inputs have no operand in common")
+    shape, rows, tiles = _checked("linear", x, planes, out, exact=exact)
+    less, _, _ = _checked("linear", x, small, small_out, exact=exact)
+    programs = -(-planes.strips // shape.warps) * shape.splits + -(-small.strips // shape.warps) * less.splits
+    pair_kernel[(programs, -(-rows // (8 * tiles)))](
+        planes.words.view(torch.uint32),
+        small.words.view(torch.uint32),
+        operand_words(x),
+        out,
+        small_out,
+        codebook(x.device),
+        all_rows(x.device) if rows_used is None else rows_used,
+        rows,
+        planes.rows,
+        small.rows,
+        FMT=planes.form.packed,
+        SMALL=small.form.packed,
+        S=shape.warps,
+        RT=tiles,
+        NCH=planes.chunks,
+        STRIPS=planes.strips,
+        SPLITS=shape.splits,
+        SMALL_STRIPS=small.strips,
+        SMALL_SPLITS=less.splits,
+        EXACT=exact,
+        PDL=pdl,
+        num_warps=shape.warps,
+        num_stages=1,
+        **({"launch_pdl": True} if pdl else {}),
+    )
+
+
+def _checked(what: str, x: Tensor, planes: Planes, out: Tensor, *, exact: bool) -> tuple[_Shape, int, int]:
+    """How the matrix is shared, the operand's rows, and tiles of eight of them a program."""
+    shape, rows = _shape(planes.strips, planes.chunks), x.shape[0]
+    if out.shape != (shape.splits, rows, planes.rows) or out.dtype != torch.float32 or not out.is_contiguous():
+        raise ValueError(
+            f"{what}: out is contiguous float32 {[shape.splits, rows, planes.rows]}, "
+            f"found {out.dtype} {list(out.shape)}"
+        )
+    # Wide tiles of exact products would take the compiler minutes.
+    return shape, rows, 1 if exact or rows <= 8 else 2 if rows <= 16 else 4

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from kernels.linear import linear, splits
+from kernels.linear import linear, linear_pair, splits
 from kernels.linear.reference import linear_reference
 from kernels.planes import FORMATS, FORMATS_OF_TYPE, Planes, formats_of, from_operand, join, pack, to_operand
 from kernels.quant import dequantise
@@ -144,3 +144,26 @@ def test_refusals_are_sentences(x: torch.Tensor, out: torch.Tensor, exact: bool,
     planes = pack("Q8_0", model_rows("Q8_0", rows=32, columns=128), columns=128)
     with pytest.raises(ValueError, match=words):
         linear(x, planes, out=out, exact=exact)
+
+
+@MODES
+def test_a_pair_in_one_launch_equals_two(device: str, exact: bool) -> None:
+    columns, rows = 256, 3
+    large = pack("Q8_0", model_rows("Q8_0", rows=96, columns=columns, device=device), columns=columns)
+    small = pack("F32", model_rows("F32", rows=40, columns=columns, device=device), columns=columns)
+    x = inputs(rows, columns, device)
+    outs = [
+        torch.full((splits(one.rows, columns), rows, one.rows), float("nan"), device=device) for one in (large, small)
+    ]
+    used = torch.tensor([2], dtype=torch.int32, device=device)
+    linear_pair(to_operand(x, exact=exact), large, small, out=outs[0], small_out=outs[1], exact=exact, rows_used=used)
+    for one, out in zip((large, small), outs, strict=True):
+        torch.testing.assert_close(out.sum(0), product(one, x, exact=exact, rows_used=2), rtol=1e-6, atol=1e-6)
+        assert out[:, 2].eq(0).all()
+
+
+def test_a_pair_has_one_operand(device: str) -> None:
+    large, small = (pack("F32", model_rows("F32", rows=4, columns=n, device=device), columns=n) for n in (128, 256))
+    out = torch.zeros(1, 1, 4, device=device)
+    with pytest.raises(ValueError, match="128 and 256 inputs"):
+        linear_pair(to_operand(inputs(1, 128, device), exact=False), large, small, out=out, small_out=out, exact=False)

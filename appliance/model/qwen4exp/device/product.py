@@ -9,7 +9,7 @@ import torch
 
 from appliance.model.qwen4exp.device.scratch import Scratch
 from appliance.model.qwen4exp.device.source import Source
-from kernels.linear import linear, splits
+from kernels.linear import linear, linear_pair, splits
 from kernels.planes import Planes, join
 
 
@@ -38,9 +38,22 @@ class Product:
         for number, planes in enumerate(self.launches):
             terms = splits(planes.rows, planes.columns)
             place = f"{tag} {number}:{terms}x{planes.rows}"
-            out = scratch.take(place, (terms, rows, planes.rows), rows=rows)
-            linear(operand, planes, out=out, exact=exact, pdl=pdl, beside=number > 0, rows_used=used)
-            outs.append(out)
+            outs.append(scratch.take(place, (terms, rows, planes.rows), rows=rows))
+        if len(self.launches) == 2:
+            large, small = sorted(range(2), key=lambda number: -self.launches[number].rows)
+            linear_pair(
+                operand,
+                self.launches[large],
+                self.launches[small],
+                out=outs[large],
+                small_out=outs[small],
+                exact=exact,
+                pdl=pdl,
+                rows_used=used,
+            )
+        else:
+            for number, (planes, out) in enumerate(zip(self.launches, outs, strict=True)):
+                linear(operand, planes, out=out, exact=exact, pdl=pdl, beside=number > 0, rows_used=used)
         return {name: outs[p.launch][:, :, p.first : p.first + p.rows] for name, p in self.parts.items()}
 
 
