@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import multiprocessing
-import statistics
 import sys
 import time
 import traceback
@@ -27,6 +26,7 @@ from kernels.experts.reference import experts_reference
 from kernels.linear import linear, splits
 from kernels.planes import Planes, common_format, from_operand, pack, to_operand
 from kernels.quant import dequantise
+from tests.bench.graph_clock import graph_seconds
 from tests.builders.blocks import model_rows
 
 BOUND = 2e-3
@@ -280,28 +280,6 @@ def mixture_launches(line: Mixture, made: Experts, count: int) -> list[Launch]:
         Launch(f"{f'{line.name} {what}':<34} {count:>4}", run, LAYERS, size)
         for what, run, size in (("route", choose, read), ("gate up", first, upper), ("down", second, lower))
     ]
-
-
-def graph_seconds(run: Callable[[], None]) -> float:
-    """Median of 9 replays of a graph of `run`."""
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        run()
-    torch.cuda.current_stream().wait_stream(stream)
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        run()
-    times = []
-    for _ in range(11):
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        start.record()
-        graph.replay()
-        end.record()
-        end.synchronize()
-        times.append(start.elapsed_time(end) / 1e3)
-    return statistics.median(times[2:])
 
 
 def read_rate() -> float:

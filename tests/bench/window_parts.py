@@ -9,7 +9,6 @@ synthetic and differ from layer to layer, so that more bytes are read than the c
 from __future__ import annotations
 
 import argparse
-import statistics
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -24,6 +23,7 @@ from kernels.ngram import decode as ngram
 from kernels.planes import Planes
 from kernels.terms import operand_rows
 from kernels.window import RING_POSITIONS, WindowRows
+from tests.bench.graph_clock import graph_seconds
 from tests.kernels import test_gdn_decode, test_hyper_decode, test_ngram_decode
 from tests.kernels.matrices import planes, raw_matrix
 from tests.kernels.windows import Span, window_rows
@@ -234,28 +234,6 @@ def entry_lines(rows: int, pdl: bool) -> Iterator[Line]:
 
     yield Line("token embedding", 10, rows * table.raw.shape[1], embedding)
     yield Line("draft entry (products cached)", 10, 8 * half.words.numel(), entry)
-
-
-def graph_seconds(run: Callable[[], None]) -> float:
-    """Median seconds of a replay of what `run` launches."""
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        run()
-    torch.cuda.current_stream().wait_stream(stream)
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        run()
-    times = []
-    for _ in range(13):
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        start.record()
-        graph.replay()
-        end.record()
-        end.synchronize()
-        times.append(start.elapsed_time(end) / 1e3)
-    return statistics.median(times[3:])
 
 
 def read_rate() -> float:

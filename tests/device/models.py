@@ -15,6 +15,7 @@ from appliance.model.plan import LoadPlan
 from appliance.model.qwen4exp.device.model import DeviceModel, load_device_model
 from appliance.model.qwen4exp.spec import ModelSpec, read_spec
 from appliance.model.window import Commit, Draft, Span, Window
+from tests.builders.parts import in_parts
 
 ROOT = Path(__file__).parents[2]
 ORACLE = ROOT / "tests" / "oracle"
@@ -93,11 +94,5 @@ def read(
     model: DeviceModel, slot: int, ids: Sequence[int], parts: Sequence[int], *, following: int
 ) -> NDArray[np.float32]:
     """Reads a prompt in windows of these lengths (the last repeated); the logits of all rows."""
-    found, done, sizes = [], 0, list(parts)
-    while done < len(ids):
-        size = sizes.pop(0) if len(sizes) > 1 else sizes[0]
-        stop = min(done + size, len(ids))
-        after = int(ids[stop]) if stop < len(ids) else following
-        found.append(window(model, slot, ids[done:stop], following=after)[0])
-        done = stop
+    found = [window(model, slot, some, following=after)[0] for some, after in in_parts(ids, parts, following=following)]
     return np.concatenate(found)

@@ -16,6 +16,7 @@ from appliance.model.qwen4exp.cpu import Qwen4Exp
 from appliance.model.qwen4exp.load import load_model
 from appliance.model.qwen4exp.spec import ModelSpec, read_spec
 from appliance.model.window import Commit, Draft, Span, Window
+from tests.builders.parts import in_parts
 
 ROOT = Path(__file__).parents[2]
 ORACLE = ROOT / "tests" / "oracle"
@@ -83,11 +84,5 @@ def read_in_parts(
     model: Qwen4Exp, slot: int, ids: Sequence[int], parts: Sequence[int], *, following: int = 0
 ) -> NDArray[np.float32]:
     """Reads a prompt in windows of these lengths (the last repeated); returns the logits of all rows."""
-    found, done, sizes = [], 0, list(parts)
-    while done < len(ids):
-        size = sizes.pop(0) if len(sizes) > 1 else sizes[0]
-        stop = min(done + size, len(ids))
-        after = int(ids[stop]) if stop < len(ids) else following
-        found.append(step(model, slot, ids[done:stop], following=after)[0])
-        done = stop
+    found = [step(model, slot, some, following=after)[0] for some, after in in_parts(ids, parts, following=following)]
     return np.concatenate(found)
