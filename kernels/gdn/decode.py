@@ -14,7 +14,7 @@ from kernels.window import RING_POSITIONS, WindowRows
 
 MOST_TAPS = 4
 MOST_TERMS = 16
-# Two heads then fit the registers of one processor; with eight warps it is one, and long windows take twice the turns.
+# Two heads then fit the registers of one processor; with eight warps it is one, and windows of many rows are slower.
 MOST_WARPS = 4
 MOST_DRAFTS = 4
 """Drafts of a span, and so rows that a window replays."""
