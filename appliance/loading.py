@@ -180,7 +180,9 @@ def _say_cards(placement: Placement, held: Sequence[Mapping[str, int]]) -> None:
         planned = stage.used_bytes - stage.size("card: runtime") - stage.size("card: prompts")
         _say_memory("card memory", card.index, planned=planned, measured=cuda.memory_allocated(number))
         if card.free_bytes is not None:
-            taken = card.free_bytes - cuda.mem_get_info(number)[0]
+            # At the most so far: between prompts torch may have given the memory of the longest one back.
+            given_back = cuda.max_memory_reserved(number) - cuda.memory_reserved(number)
+            taken = card.free_bytes - cuda.mem_get_info(number)[0] + given_back
             _say_memory("card memory of the driver", card.index, planned=stage.used_bytes, measured=taken)
 
 
