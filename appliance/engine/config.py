@@ -109,6 +109,7 @@ class EngineConfig:
             span_rows=self.span_rows,
             chunk_rows=self.chunk_rows,
             groups=self.groups if staged else 1,
-            fixed_sizes=self.max_rows is not None,
+            # On the CPU too: others use it, and conversations of unequal rows share its threads badly.
+            fixed_sizes=True,
             slopes=self.slopes,
         )

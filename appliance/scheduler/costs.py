@@ -74,6 +74,7 @@ class CostCurve:
         self._times: dict[Shape, deque[float]] = {}
         self._offsets: dict[tuple[int, int], float] = {}
         self._counts: dict[int, int] = {}
+        self._spread = 0.0
         self._line: tuple[float, ...] = self._expected
         self._expected_line: tuple[float, ...] = self._expected
         self._medians: dict[Shape, tuple[float, int]] = {}
@@ -90,6 +91,12 @@ class CostCurve:
         self._times[shape] = times  # the latest is last
         self._counts[shape.conversations] = self._counts.get(shape.conversations, 0) + 1
         self._stale = True
+
+    @property
+    def spread(self) -> float:
+        """How far times of one shape are off their median, as a share of it: what is nearer cannot be told apart."""
+        self._draw()
+        return self._spread
 
     def knows(self, shape: Shape) -> bool:
         """Whether such windows came more than once."""
@@ -128,6 +135,8 @@ class CostCurve:
             return
         self._stale = False
         self._medians = {shape: (statistics.median(times), len(times)) for shape, times in self._times.items()}
+        off_by = [abs(one / self._medians[shape][0] - 1) for shape, times in self._times.items() for one in times]
+        self._spread = statistics.median(off_by)
         points = [(_features(shape), median, count) for shape, (median, count) in self._medians.items()]
         size = sum(m * n for _, m, n in points) / sum(_value(self._expected, f) * n for f, _, n in points)
         self._expected_line = tuple(size * one for one in self._expected)

@@ -219,12 +219,12 @@ class DraftPlanner:
         standing.why = _why(found, most=most, draft_max=self._limits.draft_max, rows=rows)
 
     def _worth_a_change(self, found: Choice) -> float:
-        """How much more another plan must bring."""
-        if not self._limits.fixed_sizes:
-            return _WORTH_A_CHANGE
-        count = len(found.depths)
-        known = self._curve().knows(Shape(count + sum(found.depths), count, found.steps))
-        return _WORTH_A_KNOWN_SIZE if known else _WORTH_A_NEW_SIZE
+        """How much more another plan must bring; more than times are off by."""
+        count, least = len(found.depths), _WORTH_A_CHANGE
+        if self._limits.fixed_sizes:
+            known = self._curve().knows(Shape(count + sum(found.depths), count, found.steps))
+            least = _WORTH_A_KNOWN_SIZE if known else _WORTH_A_NEW_SIZE
+        return max(least, 1 + self._curve().spread)
 
 
 def _probe_after(choice: Choice, shares: Sequence[Sequence[float]], curve: CostCurve, *, most: int, more: int) -> int:
