@@ -7,7 +7,6 @@ window more, which are dropped.
 
 from __future__ import annotations
 
-import sys
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -25,12 +24,6 @@ from appliance.scheduler.windows import Turn
 _AWAITED_S = 2e-5
 # One that is computed and one that waits for it.
 _LANES = 2
-# How long the event loop may keep the interpreter once a window has ended: a window in a hundred is noticed so much
-# sooner than with Python's 5 ms (see docs/performance.md).
-SWITCH_S = 1e-5
-# How long the engine's thread may keep it from there to the next launch: whoever shares a processor with others is not
-# to be given the interpreter, and then no time to use it.
-KEEP_S = 5e-3
 
 
 class AheadLoop(EngineLoop):
@@ -120,9 +113,7 @@ class AheadLoop(EngineLoop):
 
         def first(ids: Sequence[int], bad: Sequence[int], rows: Sequence[int]) -> None:
             self._seen_s = time.perf_counter()
-            sys.setswitchinterval(KEEP_S)
             self._go_on(flight, ids, bad, rows, ahead=ahead)
-            sys.setswitchinterval(SWITCH_S)
 
         self._watch(0)
         self._ahead.land(flight, self._outbox, first=first)

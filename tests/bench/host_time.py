@@ -15,7 +15,6 @@ import sys
 import urllib.request
 from typing import Any
 
-from appliance.engine import ahead
 from appliance.engine.config import EngineConfig
 from appliance.engine.engine import Engine
 from appliance.server.app import create_app
@@ -37,8 +36,7 @@ def main() -> None:
     parser.add_argument("--window-ms", type=float, default=4.0)
     parser.add_argument("--url", help="of a running server, such as http://127.0.0.1:8080")
     parser.add_argument("--plain", action="store_true", help="the loop that waits for every window")
-    parser.add_argument("--switch-us", type=float, help="instead of the engine's values of sys.setswitchinterval")
-    parser.add_argument("--keep-us", type=float, help="the one from a window's end to the next launch, if it differs")
+    parser.add_argument("--switch-us", type=float, help="instead of the engine's sys.setswitchinterval")
     parser.add_argument("--rounds", type=int, default=3, help="answers of each client, one after the other")
     asked = parser.parse_args()
     if asked.url is not None:
@@ -61,10 +59,6 @@ async def _clockwork(asked: argparse.Namespace) -> None:
     model = Clockwork(
         window_s=asked.window_ms / 1e3, token=ids(" the")[-1], vocabulary=vocabulary, ahead=not asked.plain
     )
-    if asked.switch_us is not None:
-        ahead.SWITCH_S = ahead.KEEP_S = asked.switch_us / 1e6
-    if asked.keep_us is not None:
-        ahead.KEEP_S = asked.keep_us / 1e6
     engine = Engine(model, CONFIG, on_fault=print)
     engine.start(asyncio.get_running_loop())
     if asked.switch_us is not None:
