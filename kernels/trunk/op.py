@@ -55,7 +55,7 @@ class Undecided(NamedTuple):
     """
 
     delta: DeltaRows
-    index: Floats
+    index: Floats  # type: ignore[assignment]  # instead of the search that every tuple has
     ple: Floats
 
 

@@ -7,7 +7,9 @@ import threading
 import numpy as np
 import pytest
 
+from appliance.model.qwen4exp.attention import Tap
 from appliance.model.qwen4exp.cpu import Qwen4Exp
+from appliance.model.qwen4exp.forward import _ignore
 from appliance.model.qwen4exp.lanes import Lanes
 from appliance.model.window import Commit, Span, Window
 from tests.model.models import TINY, greedy, open_slot, plan_of, spec_of
@@ -51,17 +53,17 @@ def test_a_fault_on_another_thread_reaches_the_caller() -> None:
         lanes.run(work, lanes.cut([1, 1]))
 
 
-def chat(threads: int) -> list[np.ndarray]:
-    """Logits and drafts of three windows of three conversations."""
-    model = Qwen4Exp(spec_of(TINY), plan_of(slots=3), lambda sentence, percent: None, threads=threads)
+def chat(threads: int, *, slots: int = 3, tap: Tap = _ignore) -> list[np.ndarray]:
+    """Logits and drafts of three windows of so many conversations."""
+    model = Qwen4Exp(spec_of(TINY), plan_of(slots=slots), lambda sentence, percent: None, threads=threads)
     following: list[tuple[int, ...]] = []
-    for slot in range(3):
+    for slot in range(slots):
         open_slot(model, slot)
         following.append(tuple(range(20 + slot, 40 + 3 * slot)))
     found: list[np.ndarray] = []
     for _ in range(3):
         spans = [Span(slot=slot, start=model.length(slot), tokens=tokens) for slot, tokens in enumerate(following)]
-        logits = model.forward(Window(tuple(spans)))
+        logits = model.forward_at(Window(tuple(spans)), tap=tap)
         ends = np.cumsum([len(tokens) for tokens in following]) - 1
         commits = [
             Commit(slot=slot, kept=len(tokens), next_token=int(logits[end].argmax()), draft_max=3)
@@ -77,3 +79,10 @@ def chat(threads: int) -> list[np.ndarray]:
 def test_threads_change_nothing() -> None:
     alone, spread = chat(1), chat(3)
     assert all(np.array_equal(a, b) for a, b in zip(alone, spread, strict=True))
+
+
+def test_block_by_block_is_the_same_as_at_once() -> None:
+    seen: list[str] = []
+    blocks = chat(1, slots=2, tap=lambda name, value: seen.append(name))
+    assert seen
+    assert all(np.array_equal(a, b) for a, b in zip(blocks, chat(2, slots=2), strict=True))
