@@ -36,11 +36,12 @@ def ahead(model: DeviceModel) -> list[tuple[Stepped, ...]]:
         open_slot(model, slot)
     asks = [Ask(draft_max=DRAFTS)] * len(PROMPTS)
     first = [Span(slot=slot, start=0, tokens=prompt) for slot, prompt in enumerate(PROMPTS)]
-    later = [Span(slot=slot, start=-1, tokens=(), draft_count=DRAFTS) for slot in range(len(PROMPTS))]
+    # The very same window again and again: from its second time on a lane on, it is sent as it was packed.
+    later = Window(tuple(Span(slot=slot, start=-1, tokens=(), draft_count=DRAFTS) for slot in range(len(PROMPTS))))
     tickets = [model.submit(Window(tuple(first)), asks, lane=0)]
     found: list[tuple[Stepped, ...]] = []
     for number in range(1, WINDOWS):
-        tickets.append(model.submit(Window(tuple(later)), asks, lane=number % 2))
+        tickets.append(model.submit(later, asks, lane=number % 2))
         found.append(model.collect(tickets.pop(0)))
     return [*found, model.collect(tickets.pop())]
 
