@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-import appliance.model.qwen4exp.attention as attention
+import appliance.model.qwen4exp.forward as forward
 from appliance.model.window import Span as ModelSpan
 from appliance.model.window import Window
 from kernels.compiled.scalar import norm_into
@@ -54,25 +54,27 @@ def test_visible_tokens_equal_the_oracles(device: str, case: str, monkeypatch: p
         ids = arrays["p300_ids"]
         masks = [arrays[name] for name in sorted(arrays.files) if name.startswith("p300_L") and "qsa" in name]
     asked: list[tuple[torch.Tensor, torch.Tensor, int]] = []
-    run, spec = attention.attention_block, model._spec
+    run, spec = forward.mix_attention, model._spec
     first = 2 * (spec.query_heads + spec.kv_heads) * spec.head_dim
 
-    def watch(x, read, weights, places, pools, index, eps):
-        found = run(x, read, weights, places, pools, index, eps)
+    def watch(x, layer, rows, *, state, index, eps):
+        found, weights, places = run(x, layer, rows, state=state, index=index, eps=eps), layer.mixer, rows.places
         if weights.index_heads:
-            width = index.pooled.shape[2]
+            keys = state.arrays.pooled[index]
+            width = keys.shape[2]
             raw = multiply(found[0], weights.mix)[:, first : first + weights.index_heads * width]
             raw = raw.copy().reshape(-1, weights.index_heads, width)
             query = np.empty_like(raw)
             for row, head in np.ndindex(*raw.shape[:2]):
                 norm_into(query[row, head], raw[row, head], weights.query_norm, eps)
                 rotate(query[row, head], places.cos[row], places.sin[row])
-            pooled = index.pooled[places.pages[0]].reshape(-1, width)
+            pooled = keys[places.pages[0]].reshape(-1, width)
             asked.append((torch.from_numpy(query), torch.from_numpy(pooled), weights.budget_blocks))
         return found
 
-    monkeypatch.setattr(attention, "attention_block", watch)
-    model.forward(Window((ModelSpan(slot=1, start=0, tokens=tuple(int(token) for token in ids)),)))
+    monkeypatch.setattr(forward, "mix_attention", watch)
+    window = Window((ModelSpan(slot=1, start=0, tokens=tuple(int(token) for token in ids)),))
+    model.forward_at(window, tap=lambda name, value: None)  # watched, it goes block by block
     assert len(asked) == len(masks) > 0
     for (query, pooled, budget), bits in zip(asked, masks, strict=True):
         wanted = np.unpackbits(bits, axis=1)[:, : len(ids)].astype(bool)
