@@ -72,7 +72,6 @@ def _weigh(emit: Emit, args: Any) -> None:
     """`out[h] += sum over t of scores[h, t] values[t]`, t in order."""
     builder = emit.builder
     scores, step, heads, values, tokens, dim, out = args
-    wide = _WIDE * LANES
 
     def head(h: Any) -> None:
         shares, own = emit.at(scores, builder.mul(h, step)), emit.at(out, builder.mul(h, dim))
@@ -91,15 +90,7 @@ def _weigh(emit: Emit, args: Any) -> None:
             for way, offset, total in zip(access, offsets, emit.loop(tokens, before, token), strict=True):
                 way.store(total, emit.at(own, offset))
 
-        blocks = builder.udiv(dim, emit.number(wide))
-        done = builder.mul(blocks, emit.number(wide))
-        emit.repeat(blocks, lambda n: some(builder.mul(n, emit.number(wide)), [Access(emit)] * _WIDE))
-
-        def rest(at: Any, access: Access, carried: list[Any]) -> list[Any]:
-            some(builder.add(done, at), [access])
-            return carried
-
-        emit.chunks(builder.sub(dim, done), [], rest)
+        emit.columns(dim, some, vectors=_WIDE)
 
     emit.repeat(heads, head)
 

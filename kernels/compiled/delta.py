@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Final
 
 from numba import types
@@ -12,21 +11,6 @@ from kernels.compiled.emit import LANES, Access, Emit, element, function_of
 
 # Vectors of columns at a time: enough that a sum does not wait for its last addition.
 _WIDE: Final = 2
-
-
-def _columns(emit: Emit, dim: Any, some: Callable[[Any, list[Access]], None]) -> None:
-    """Runs `some` over all columns, several vectors at a time while there are as many."""
-    builder = emit.builder
-    wide = _WIDE * LANES
-    blocks = builder.udiv(dim, emit.number(wide))
-    done = builder.mul(blocks, emit.number(wide))
-    emit.repeat(blocks, lambda n: some(builder.mul(n, emit.number(wide)), [Access(emit)] * _WIDE))
-
-    def rest(at: Any, access: Access, carried: list[Any]) -> list[Any]:
-        some(builder.add(done, at), [access])
-        return carried
-
-    emit.chunks(builder.sub(dim, done), [], rest)
 
 
 def _step(emit: Emit, args: Any) -> None:
@@ -65,7 +49,7 @@ def _step(emit: Emit, args: Any) -> None:
         for way, offset, total in zip(access, offsets, emit.loop(dim, [emit.zero] * len(access), learn), strict=True):
             way.store(total, emit.at(out, offset))
 
-    _columns(emit, dim, some)
+    emit.columns(dim, some, vectors=_WIDE)
 
 
 def _learn(emit: Emit, args: Any) -> None:
@@ -87,7 +71,7 @@ def _learn(emit: Emit, args: Any) -> None:
 
         emit.repeat(dim, learn)
 
-    _columns(emit, dim, some)
+    emit.columns(dim, some, vectors=_WIDE)
 
 
 @intrinsic  # type: ignore[untyped-decorator]

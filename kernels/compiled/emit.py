@@ -125,6 +125,19 @@ class Emit:
         some = builder.icmp_signed(">", left, self.number(0))
         return self.when(some, carried, lambda values: body(done, Access(self, self.below(left)), values))
 
+    def columns(self, count: Any, body: Callable[[Any, list[Access]], None], *, vectors: int) -> None:
+        """Runs the body for so many floats, several vectors at a time while there are as many, then one at a time."""
+        builder, wide = self.builder, self.number(vectors * LANES)
+        blocks = builder.udiv(count, wide)
+        done = builder.mul(blocks, wide)
+        self.repeat(blocks, lambda n: body(builder.mul(n, wide), [Access(self)] * vectors))
+
+        def rest(at: Any, access: Access, carried: list[Any]) -> list[Any]:
+            body(builder.add(done, at), [access])
+            return carried
+
+        self.chunks(builder.sub(count, done), [], rest)
+
     def below(self, count: Any) -> Any:
         """Which lanes come before the count."""
         lanes = ir.Constant(INTEGERS, list(range(LANES)))
