@@ -157,8 +157,9 @@ def test_every_type_is_planned_as_it_is_packed() -> None:
 def test_a_matrix_is_packed_slice_by_slice(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a card, where a large matrix comes in whole strips."""
     info = stored((70, 64), "Q4_0", "w")
-    staging = Staging(torch.device("cpu"))
-    raw = torch.from_numpy(info.raw()).view(70, -1)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    staging = Staging(device)
+    raw = torch.from_numpy(info.raw()).view(70, -1).to(device)
     monkeypatch.setattr(staging, "slices", lambda info: ((first, raw[first : first + 32]) for first in (0, 32, 64)))
     found = FileSource({"w": info}, staging)._packed(info, choose_format("Q4_0"))
     wanted = pack("Q4_0", raw, columns=64)

@@ -89,7 +89,7 @@ def test_tiles_grow_with_the_rows() -> None:
 
 def test_refusals_are_sentences() -> None:
     layer = make_layer("cpu", "one-form")
-    with pytest.raises(ValueError, match=r"float32 \[rows, more than 7\], found torch.float32 \[2, 4\]"):
+    with pytest.raises(ValueError, match=r"float32 \[rows, more than \d+\], found torch.float32 \[2, 4\]"):
         choose_experts(torch.zeros(2, 4), layout=layer.layout, gate_column=7)
     choice = choose_experts(torch.zeros(2, 8), layout=layer.layout, gate_column=7)
     common = {"experts": parts_of(layer), "room": Room(8, device="cpu"), "exact": False}
