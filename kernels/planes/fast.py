@@ -12,6 +12,8 @@ from torch import Tensor
 from kernels.planes._pack import pack_kernel
 from kernels.planes.fields import SPLIT
 from kernels.planes.format import FORMATS, TILE_COLUMNS, TILE_ROWS
+from kernels.planes.pack import choose_format
+from kernels.planes.planes import Planes
 from kernels.quant.codebooks import grid
 from kernels.quant.table import FORMATS as BLOCKS
 
@@ -111,6 +113,31 @@ def pack_items(items: Items, *, out: Tensor, places: Tensor, bad: Tensor, skip: 
         BT=_BLOCKS_AT_ONCE,
         num_warps=4,
     )
+
+
+def pack_quickly(
+    type_name: str, raw: Tensor, *, columns: int, form: str | None = None, beside: Tensor | None = None
+) -> Planes:
+    """One matrix, or with `beside` gate and up together, as `pack` and `pack_gate_up` do it; no scales are looked at.
+
+    Args:
+        type_name: ggml type, which `pack_items` knows in this format.
+        raw: uint8 [rows, row bytes]; gaps between rows cost a copy.
+        columns: weights in a row.
+        form: plane format; the usual one of the type if None.
+        beside: the up matrix.
+    """
+    target = choose_format(type_name, form)
+    both = None if beside is None else beside.contiguous().unsqueeze(0)
+    items = Items(
+        type_name=type_name, raw=raw.contiguous().unsqueeze(0), beside=both, columns=columns, form=target.name
+    )
+    rows = raw.shape[0] if beside is None else items.strips * TILE_ROWS
+    words = torch.empty(items.strips * target.strip_words(columns), dtype=torch.int32, device=raw.device)
+    place = torch.zeros(1, dtype=torch.int64, device=raw.device)
+    bad = torch.zeros(1 if beside is None else 2, dtype=torch.int32, device=raw.device)
+    pack_items(items, out=words, places=place, bad=bad)
+    return Planes(target.name, rows, columns, words)
 
 
 @cache

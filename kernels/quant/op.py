@@ -88,8 +88,9 @@ def nonfinite(raw: Tensor, type_name: str, *, columns: int) -> Tensor:
     """
     form = _checked(raw, type_name, columns)
     blocks = raw.reshape(-1, form.block_bytes)
-    found = [torch.zeros((), dtype=torch.int64, device=raw.device)]
-    step = _slice_blocks(raw, form)
+    found: list[Tensor] = []
+    # A byte of each block is all that is looked at on a card: a slice may have as many blocks as weights otherwise.
+    step = _slice_blocks(raw, form) * (form.block_weights if raw.is_cuda and form.scale_offsets else 1)
     for first in range(0, blocks.shape[0], step):
         part = blocks[first : first + step]
         if form.scale_offsets:
@@ -97,7 +98,9 @@ def nonfinite(raw: Tensor, type_name: str, *, columns: int) -> Tensor:
             found += [((part[:, at + 1] & 0x7C) == 0x7C).sum() for at in form.scale_offsets]
         else:
             found.append((~torch.isfinite(form.unpack(part))).sum())
-    return torch.stack(found).sum()
+    if not found:
+        return torch.zeros((), dtype=torch.int64, device=raw.device)
+    return found[0] if len(found) == 1 else torch.stack(found).sum()
 
 
 def _format(type_name: str) -> Format:

@@ -17,6 +17,7 @@ from appliance.gguf.part import GgufPart
 from appliance.gguf.reader import TensorInfo
 from appliance.gguf.types import BY_NAME
 from appliance.model.qwen4exp import loading_footprint
+from appliance.model.qwen4exp.device.experts import pack_shared
 from appliance.model.qwen4exp.device.loading import build_stages, give_stores
 from appliance.model.qwen4exp.device.source import FileSource
 from appliance.model.qwen4exp.device.stage import Common
@@ -33,6 +34,7 @@ from appliance.model.qwen4exp.loading_footprint import (
     together,
 )
 from appliance.model.qwen4exp.spec import ModelSpec
+from kernels.experts import ExpertKind
 from kernels.planes import FORMATS_OF_TYPE, choose_format, common_format, formats_of, pack
 from kernels.planes.fast import can_pack
 from tests.builders.blocks import model_rows
@@ -121,6 +123,22 @@ def test_a_damaged_expert_is_named(part: str, by_kernel: bool) -> None:
     with pytest.raises(ModelFileError, match=f"tensor {name} has 1 scales"):
         load_experts(store, source, spec, done=lambda: None, by_kernel=by_kernel)
     store.close()
+
+
+@pytest.mark.parametrize(
+    "types", [("Q8_0", "Q8_0", "IQ4_NL"), ("Q4_0", "Q5_1", "Q8_0"), ("F32", "F32", "F32")], ids="-".join
+)
+def test_a_shared_expert_is_the_same_both_ways(types: tuple[str, str, str]) -> None:
+    gate, up, down = (
+        (name, model_rows(name, rows=rows, columns=columns, seed=rows).to(DEVICE))
+        for name, rows, columns in zip(types, (64, 64, 32), (32, 32, 64), strict=True)
+    )
+    kind = ExpertKind(
+        gate_up=common_format(types[0], types[1]).name, down=formats_of(types[2])[0].name, hidden=32, ff=64
+    )
+    quick, slow = (pack_shared(gate, up, down, kind=kind, quickly=one) for one in (True, False))
+    assert torch.equal(quick, slow)
+    assert quick.numel() == kind.words
 
 
 def test_places_hold_whole_experts() -> None:

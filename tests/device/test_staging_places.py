@@ -11,11 +11,12 @@ import torch
 
 from appliance.gguf.part import GgufPart
 from appliance.gguf.reader import TensorInfo
-from appliance.model.qwen4exp.device import readers
+from appliance.model.qwen4exp.device import pinned, readers
 from appliance.model.qwen4exp.device.readers import _pieces
 from appliance.model.qwen4exp.device.staging import Staging, Stretch
-from appliance.model.qwen4exp.loading_footprint import PIECE_BYTES, PLACES
+from appliance.model.qwen4exp.loading_footprint import PIECE_BYTES, PIECES_EACH, PLACES
 from tests.device.test_nonfinite import COLUMNS, ROWS, stored
+from tests.device.test_pinned import Driver
 
 
 class AtOnce:
@@ -111,3 +112,18 @@ def test_a_large_table_is_read_piece_by_piece(tmp_path: Path, monkeypatch: pytes
     threads.fill(info.part, info.offset, target)
     threads.close()
     assert torch.equal(target, torch.from_numpy(info.raw().copy()))
+
+
+def test_each_reader_makes_its_own_pieces_ready_and_all_are_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In large pages, registered once a thread."""
+    driver = Driver(most=4 * PIECE_BYTES)
+    monkeypatch.setattr(pinned, "_runtime", lambda: driver)
+    for name in ("set_device", "Stream", "synchronize"):
+        monkeypatch.setattr(torch.cuda, name, lambda device: None)
+    threads = readers.Readers(torch.device("cpu"))
+    own = threads._mine()
+    assert threads._mine() is own
+    assert [piece.numel() for piece in own.pieces] == [PIECE_BYTES] * PIECES_EACH
+    assert driver.asked == [PIECE_BYTES * PIECES_EACH]
+    threads.close()
+    assert driver.registered == {}

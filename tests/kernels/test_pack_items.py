@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from kernels.planes import FORMATS, pack, pack_gate_up, word_count
-from kernels.planes.fast import Items, can_pack, pack_items
+from kernels.planes.fast import Items, can_pack, pack_items, pack_quickly
 from kernels.planes.fields import SPLIT
 from kernels.quant import nonfinite
 from kernels.quant.table import FORMATS as BLOCKS
@@ -78,6 +78,22 @@ def test_fused_rows_are_taken_by_their_strides(device: str) -> None:
     found = Items(type_name="Q8_0", raw=gate, beside=up, columns=columns, form="q8")
     pack_items(found, out=out, places=places, bad=counter(2, device))
     assert torch.equal(out, torch.cat(wanted))
+
+
+@pytest.mark.parametrize("name", ["Q8_0", "IQ4_NL"])
+@pytest.mark.parametrize("ff", [16, 130], ids=["one strip", "past a tile"])
+def test_one_matrix_or_a_pair_is_packed_as_by_torch(device: str, name: str, ff: int) -> None:
+    """Halves of stored rows too, which lie with gaps."""
+    rows = [model_rows(name, rows=ff, columns=128, seed=seed, device=device) for seed in (1, 2)]
+    wanted, found = pack(name, rows[0], columns=128), pack_quickly(name, rows[0], columns=128)
+    assert torch.equal(found.words, wanted.words)
+    assert (found.format, found.rows, found.columns) == (wanted.format, ff, 128)
+    half = rows[0][:, : rows[0].shape[1] // 2]
+    assert torch.equal(pack_quickly(name, half, columns=64).words, pack(name, half.contiguous(), columns=64).words)
+    both = pack_gate_up((name, rows[0]), (name, rows[1]), columns=128)
+    pair = pack_quickly(name, rows[0], columns=128, beside=rows[1])
+    assert torch.equal(pair.words, both.words)
+    assert (pair.format, pair.rows, pair.columns) == (both.format, both.rows, both.columns)
 
 
 @pytest.mark.parametrize("name", ["Q4_1", "Q6_K", "Q2_K", "IQ1_M"])

@@ -14,7 +14,8 @@ from appliance.model.qwen4exp.device.state import page_columns
 from appliance.model.qwen4exp.device.trunk import Pending, Run, finish, mix_attention, run_layer
 from appliance.model.qwen4exp.spec import ModelSpec
 from kernels.embedding import EntryBuffers, EntryWeights, Table, enter_draft, new_buffers
-from kernels.planes import pack
+from kernels.planes import choose_format, pack
+from kernels.planes.fast import can_pack, pack_quickly
 from kernels.rope.decode import RopeRows, rope_rows
 from kernels.rows import Chain, Verdict, draft_step
 from kernels.sampling.decode import Drawn, DrawScratch, draw
@@ -185,10 +186,10 @@ def entry_weights(source: Source, spec: ModelSpec) -> EntryWeights:
     prefix = f"blk.{spec.trunk_layers}.nextn"
     if f"{prefix}.eh_proj.weight" in source:
         info, raw = source.info(f"{prefix}.eh_proj.weight"), source.blocks(f"{prefix}.eh_proj.weight")
-        middle = raw.shape[1] // 2
-        halves = [
-            pack(info.type.name, half.contiguous(), columns=spec.hidden) for half in (raw[:, :middle], raw[:, middle:])
-        ]
+        middle, name = raw.shape[1] // 2, info.type.name
+        by_kernel = raw.is_cuda and can_pack(name, choose_format(name).name)
+        packer = pack_quickly if by_kernel else pack
+        halves = [packer(name, half.contiguous(), columns=spec.hidden) for half in (raw[:, :middle], raw[:, middle:])]
     else:
         halves = [source.planes(f"{prefix}.fc_{name}.weight") for name in ("embd", "hidden")]
     return EntryWeights(

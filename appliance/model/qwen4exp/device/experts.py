@@ -11,6 +11,7 @@ from appliance.model.qwen4exp.device.source import Source
 from appliance.model.qwen4exp.spec import ModelSpec
 from kernels.experts import ExpertKind, ExpertLayout, pack_expert, table_entry
 from kernels.planes import Planes, common_format, formats_of, join, pack
+from kernels.planes.fast import can_pack, pack_quickly
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +84,7 @@ def layer_experts(
     """Router, shared expert and the table without the routed experts, whose entries the expert store writes."""
     parts = [f"{block}.ffn_{name}_shexp.weight" for name in ("gate", "up", "down")]
     gate, up, down = ((source.info(name).type.name, source.blocks(name)) for name in parts)
-    shared = pack_expert(gate, up, down, kind=layout.shared_kind)
+    shared = pack_shared(gate, up, down, kind=layout.shared_kind, quickly=source.device.type == "cuda")
     floats = [source.floats(f"{block}.ffn_{name}.weight").reshape(-1, spec.hidden) for name in _ROUTING]
     router, starts = join([_full(one) for one in floats])
     routing.table[-1] = table_entry(shared, anchor, host=False)
@@ -96,6 +97,23 @@ def layer_experts(
         shared=shared,
         counts=routing.counts,
     )
+
+
+def pack_shared(
+    gate: tuple[str, torch.Tensor],
+    up: tuple[str, torch.Tensor],
+    down: tuple[str, torch.Tensor],
+    *,
+    kind: ExpertKind,
+    quickly: bool,
+) -> torch.Tensor:
+    """The words of an expert as `pack_expert` makes them, by the kernel where that is wanted and knows the types."""
+    known = gate[0] == up[0] and can_pack(gate[0], kind.gate_up) and can_pack(down[0], kind.down)
+    if not quickly or not known:
+        return pack_expert(gate, up, down, kind=kind)
+    upper = pack_quickly(gate[0], gate[1], columns=kind.hidden, form=kind.gate_up, beside=up[1])
+    lower = pack_quickly(down[0], down[1], columns=kind.ff, form=kind.down)
+    return torch.cat((upper.words, lower.words))
 
 
 _ROUTING = ("gate_inp", "gate_inp_shexp")

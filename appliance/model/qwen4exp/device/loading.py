@@ -12,7 +12,14 @@ from numpy.typing import NDArray
 from appliance.model.plan import LoadPlan
 from appliance.model.qwen4exp.device.hotness import hottest
 from appliance.model.qwen4exp.device.ngram import ngram_table, stored_rows
-from appliance.model.qwen4exp.device.shares import EMBEDDING, on_device, own_tensors, stage_devices, stage_ranges
+from appliance.model.qwen4exp.device.shares import (
+    EMBEDDING,
+    ngram_tensors,
+    on_device,
+    own_tensors,
+    stage_devices,
+    stage_ranges,
+)
 from appliance.model.qwen4exp.device.source import FileSource, Source
 from appliance.model.qwen4exp.device.stage import Common, Stage
 from appliance.model.qwen4exp.device.staging import Staging
@@ -86,9 +93,9 @@ def load_stages(spec: ModelSpec, plan: LoadPlan, progress: Progress) -> LoadedSt
         stagings[device].expect(infos)
     common = Common(spec=spec, plan=plan, pdl=pdl)
     parts = build_stages(common, [sources[device] for device in devices], draft=draft)
-    for staging in stagings.values():
-        staging.expect(())
-        staging.check()
+    late = {stage.device: ngram_tensors(spec) for stage in parts.stages if stage.has_ngram}
+    for device, staging in stagings.items():
+        staging.expect(late.get(device, ()))
     heat = np.zeros((spec.trunk_layers + int(draft), spec.experts), np.float32)
     learned = read_profile(plan.profile, heat.shape) if plan.profile else None
     heat = heat if learned is None else learned

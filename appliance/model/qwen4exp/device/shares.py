@@ -57,5 +57,10 @@ def own_tensors(spec: ModelSpec, plan: LoadPlan, *, draft: bool) -> dict[torch.d
     return found
 
 
+def ngram_tensors(spec: ModelSpec) -> list[TensorInfo]:
+    """Whole tensors of the n-gram layer, which its stage loads last; its table is none of them."""
+    return [info for name, info in spec.tensors.items() if ".ple_" in name]
+
+
 def _block_of(name: str, *, otherwise: int) -> int:
     return int(name.split(".")[1]) if name.startswith("blk.") else otherwise
