@@ -35,8 +35,9 @@ def test_every_shape_once_and_none_that_cannot_be(slots: int, draft_max: int) ->
 
 def test_the_likeliest_come_first() -> None:
     found = list(coming(plan(8, 4), drafts=True))
-    alone, most = found[:3], found[15:18]
+    alone, ends, most = found[:3], found[3:6], found[18:21]
     assert {(shape.rows, shape.spans, shape.steps, shape.chunk) for shape in alone} == {(6, 1, 4, False)}
+    assert {(shape.rows, shape.spans, shape.steps, shape.chunk) for shape in ends} == {(1, 1, 4, True)}
     assert {(shape.rows, shape.spans) for shape in most} == {(40, 8)}
     assert len({shape.draws for shape in alone}) == 3
 

@@ -19,10 +19,11 @@ from appliance.model.qwen4exp.device.work import Draws
 # Of a chat's usual settings; greedy; of wide rules, which few ask for.
 _DRAWS: Final = (Draws(wide=False, greedy=False), Draws(wide=False, greedy=True), Draws(wide=True, greedy=False))
 
-# Captured before anybody is served, however long they take to compile: what an office's first one needs.
-_FIRST: Final = 3
+# Captured before anybody is served, however long they take to compile: what an office's first one needs, which is a
+# prompt's end and then windows of a conversation alone.
+_FIRST: Final = 5
 # More are captured until so much time has passed; the others in idle moments.
-_PREPARE_S: Final = 5.0
+_PREPARE_S: Final = 1.0
 # Graphs take memory of a card beside its plan; from here on the rest waits until a window needs it.
 _SPARE_BYTES: Final = 1 << 30
 
@@ -57,15 +58,17 @@ class Captures:
 def coming(plan: LoadPlan, *, drafts: bool) -> Iterator[StepShape]:
     """Every shape once.
 
-    Conversations with all their drafts, by their number; prompts alone, and their ends; a prompt beside conversations;
-    then any other window; at last those with fewer drafts.
+    One conversation with all its drafts, and a prompt's end; conversations with all their drafts, by their number;
+    prompts alone; a prompt beside conversations; then any other window; at last those with fewer drafts.
     """
     most = plan.draft_max if drafts else 0
     told: set[StepShape] = set()
     usual = [_together(slots, most, plan) for slots in range(1, plan.slots + 1)]
     few = [(_together(slots, steps, plan), steps) for steps in range(most) for slots in range(1, plan.slots + 1)]
     pairs = chain(
-        ((pair, most, False) for pair in usual),
+        ((pair, most, False) for pair in usual[:1]),
+        ((pair, most, chunk) for pair, chunk in _prompts(most, plan) if chunk),
+        ((pair, most, False) for pair in usual[1:]),
         ((_reading(slots, plan), 0, False) for slots in range(1, plan.slots + 1)),
         ((pair, most, chunk) for pair, chunk in _prompts(most, plan)),
         ((pair, most, False) for pair in _others(plan)),

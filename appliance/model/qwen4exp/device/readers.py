@@ -96,7 +96,7 @@ class Readers:
             self._blocks.append(block)
             block.touch()
             block.register(before=(len(self._blocks) - 1) * block.bytes.numel())
-            pieces = list(block.bytes.split(PIECE_BYTES))
+            pieces = list(torch.split(block.bytes, PIECE_BYTES))
             own = self._local.own = _Own(torch.cuda.Stream(self._device), pieces)  # type: ignore[no-untyped-call]
         return own
 
