@@ -42,3 +42,9 @@ def summed(p_part, o_term, o_row, b_row, b_column, mask, TERMS: tl.constexpr):
     for i in tl.static_range(1, TERMS):
         total += tl.load(p_part + i * o_term + o_tile, mask=mask, other=0.0).to(tl.float32)
     return total
+
+
+@triton.jit
+def load_place(p_place):
+    """(Slot, first position, rows that are somebody's) of a prompt chunk; see `kernels.chunk`."""
+    return tl.load(p_place).to(tl.int64), tl.load(p_place + 1), tl.load(p_place + 2)

@@ -17,6 +17,7 @@ class LoadPlan:
         max_tokens: context of one conversation.
         max_window_rows: rows of the longest window.
         chunk_rows: on a card: rows of the longest prompt chunk; 0: prompts go through windows.
+        recorded_rows: on a card: sizes of prompt chunks that are recorded, which shorter ones are filled up to.
         draft_max: longest draft; 0 leaves the draft layer out.
         draft_min_p: on a card: the drafter's probability below which a draft ends.
         ngram_home: "ram" (bytes copied), "mmap" (rows from the mapping), "direct" (rows read from the file past the
@@ -51,6 +52,7 @@ class LoadPlan:
     stage_pool_bytes: tuple[int, ...] = ()
     groups: int = 1
     chunk_rows: int = 0
+    recorded_rows: tuple[int, ...] = ()
     adapt_every: int = 0
     profile: str = ""
     draft_min_p: float = 0.0

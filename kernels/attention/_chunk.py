@@ -10,7 +10,7 @@ tiles, so that every key is read once for all of them.
 import triton
 import triton.language as tl
 
-from kernels._many import at_rows, narrow, product
+from kernels._many import at_rows, load_place, narrow, product
 from kernels._tile import INTERPRETED
 
 HIDDEN = tl.constexpr(-1e30)
@@ -18,27 +18,28 @@ LOWEST = tl.constexpr(-1e20)
 LOG2_E = tl.constexpr(1.4426950408889634)
 
 
-@triton.jit(do_not_specialize=["slot", "first_head", "context"])
+@triton.jit(do_not_specialize=["first_head", "reach"])
 def line_up(
     p_keys, o_keys, p_values, o_values, p_key_scales, o_key_scales, p_value_scales, o_value_scales,
-    p_pages, o_pages, p_key_line, p_value_line, slot, first_head, context,
+    p_pages, o_pages, p_key_line, p_value_line, p_place, first_head, reach,
     KV_HEADS: tl.constexpr, DIM: tl.constexpr, BLOCK: tl.constexpr, PAGE_TOKENS: tl.constexpr, ROWS: tl.constexpr,
     SCALED: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
     """Grid (blocks of tokens, heads): keys and values of a text out of their pages, one after the other."""
     i_head = tl.program_id(1)
+    slot, start, count = load_place(p_place)
     b_token = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    live = b_token < context
+    live = b_token < start + count
     b_dim = tl.arange(0, BLOCK)
     mask = live[:, None] & (b_dim < DIM)[None, :]
-    page = tl.load(p_pages + slot.to(tl.int64) * o_pages + b_token // PAGE_TOKENS, mask=live, other=0).to(tl.int64)
+    page = tl.load(p_pages + slot * o_pages + b_token // PAGE_TOKENS, mask=live, other=0).to(tl.int64)
     at = (page * KV_HEADS + first_head + i_head) * PAGE_TOKENS + b_token % PAGE_TOKENS
     key = tl.load(p_keys + o_keys + at_rows(at, DIM, b_dim), mask=mask, other=0.0).to(tl.float32)
     value = tl.load(p_values + o_values + at_rows(at, DIM, b_dim), mask=mask, other=0.0).to(tl.float32)
     if SCALED:
         key = key * tl.load(p_key_scales + o_key_scales + at, mask=live, other=0.0)[:, None]
         value = value * tl.load(p_value_scales + o_value_scales + at, mask=live, other=0.0)[:, None]
-    o_line = at_rows(i_head.to(tl.int64) * context + b_token, DIM, b_dim)
+    o_line = at_rows(i_head.to(tl.int64) * reach + b_token, DIM, b_dim)
     tl.store(p_key_line + o_line, narrow(key, EXACT), mask=mask)
     tl.store(p_value_line + o_line, narrow(value, EXACT), mask=mask)
 
@@ -148,10 +149,10 @@ def attend_list(
     return highest, mass, sums
 
 
-@triton.jit(do_not_specialize=["o_list", "start", "count", "first_head", "context"])
+@triton.jit(do_not_specialize=["o_list", "first_head", "reach"])
 def attend(
     p_query, p_gate, o_gate_row, o_gate_head, p_keys, p_values, p_blocks, p_members, p_counts, o_list, p_out,
-    start, count, first_head, context, scale,
+    p_place, first_head, reach, scale,
     HEADS: tl.constexpr, SHARED: tl.constexpr, DIM: tl.constexpr, BLOCK_DIM: tl.constexpr,
     BLOCK_TOKENS: tl.constexpr, GROUP: tl.constexpr, PAIRS: tl.constexpr, TILE: tl.constexpr, DENSE: tl.constexpr,
     EXACT: tl.constexpr, OUT_EXACT: tl.constexpr, STAGES: tl.constexpr,
@@ -159,6 +160,9 @@ def attend(
     """Grid (KV heads, groups of rows), the last group first because it has most to do."""
     i_head = tl.program_id(0)
     group = tl.num_programs(1) - 1 - tl.program_id(1)
+    _, start, count = load_place(p_place)
+    if group * GROUP >= count:
+        return
     b_pair = tl.arange(0, PAIRS)
     member = b_pair // SHARED
     row = group * GROUP + member
@@ -172,8 +176,8 @@ def attend(
     highest = tl.full([PAIRS], LOWEST, dtype=tl.float32)
     mass = tl.zeros([PAIRS], dtype=tl.float32)
     sums = tl.zeros([PAIRS, BLOCK_DIM], dtype=tl.float32)
-    p_keys += i_head.to(tl.int64) * context * DIM
-    p_values += i_head.to(tl.int64) * context * DIM
+    p_keys += i_head.to(tl.int64) * reach * DIM
+    p_values += i_head.to(tl.int64) * reach * DIM
     scale = scale * LOG2_E
     first = start + group * GROUP
     end = start + tl.minimum(group * GROUP + GROUP, count)

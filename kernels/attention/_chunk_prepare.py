@@ -6,7 +6,7 @@
 import triton
 import triton.language as tl
 
-from kernels._many import at_rows
+from kernels._many import at_rows, load_place
 from kernels.attention._prepare import INT8_MAX
 
 
@@ -89,13 +89,13 @@ def pool_blocks(p_key, o_row, p_ring, p_norm, p_pooled, p_cos, p_sin, b_row, liv
     tl.store(p_pooled + at_rows(at, DIM, b_dim), key.to(p_pooled.dtype.element_ty), mask=ends[:, None] & m_dim[None, :])
 
 
-@triton.jit(do_not_specialize=["slot", "start", "count"])
+@triton.jit(do_not_specialize=["rows"])
 def prepare(
     p_query, p_key, p_value, p_index_query, p_index_key,
     o_query_row, o_query_head, o_key_row, o_key_head, o_value_row, o_value_head, o_iq_row, o_iq_head, o_ik_row,
     p_query_norm, p_key_norm, p_iq_norm, p_ik_norm, p_cos, p_sin, p_pages, o_pages,
     p_keys, o_keys, p_values, o_values, p_key_scales, o_key_scales, p_value_scales, o_value_scales,
-    p_ring, p_pooled, p_query_out, p_iq_out, slot, start, count, eps,
+    p_ring, p_pooled, p_query_out, p_iq_out, p_place, rows, eps,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, INDEX_HEADS: tl.constexpr,
     DIM: tl.constexpr, BLOCK: tl.constexpr, INDEX_DIM: tl.constexpr, INDEX_BLOCK: tl.constexpr, PAIRS: tl.constexpr,
     BLOCK_TOKENS: tl.constexpr, PAGE_TOKENS: tl.constexpr, RING: tl.constexpr, KIND: tl.constexpr,
@@ -103,7 +103,7 @@ def prepare(
 ):  # fmt: skip
     """Grid (blocks of rows, heads): query heads, key heads, value heads, indexer query heads, indexer key."""
     i_head = tl.program_id(1)
-    slot = slot.to(tl.int64)
+    slot, start, count = load_place(p_place)
     b_row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     live = b_row < count
     position = start + b_row
@@ -137,18 +137,19 @@ def prepare(
             tl.store(p_out, x.to(p_iq_out.dtype.element_ty), mask=live[:, None] & (b_index < INDEX_DIM)[None, :])
         else:
             pool_blocks(
-                p_index_key, o_ik_row, p_ring, p_ik_norm, p_pooled, p_cos + count * PAIRS, p_sin + count * PAIRS,
+                p_index_key, o_ik_row, p_ring, p_ik_norm, p_pooled, p_cos + rows * PAIRS, p_sin + rows * PAIRS,
                 b_row, live, position, slot, page, eps,
                 INDEX_DIM, INDEX_BLOCK, PAIRS, BLOCK_TOKENS, PAGE_TOKENS // BLOCK_TOKENS, RING,
             )  # fmt: skip
 
 
-@triton.jit(do_not_specialize=["slot", "start", "count"])
-def note_keys(p_key, p_ring, o_row, slot, start, count, DIM: tl.constexpr, BLOCK: tl.constexpr, RING: tl.constexpr):
+@triton.jit
+def note_keys(p_key, p_ring, o_row, p_place, DIM: tl.constexpr, BLOCK: tl.constexpr, RING: tl.constexpr):
     """Grid (ring positions): the last raw indexer keys to the ring, after every block that began before the chunk."""
+    slot, start, count = load_place(p_place)
     row = count - 1 - tl.program_id(0)
     b_dim = tl.arange(0, BLOCK)
     mask = (b_dim < DIM) & (row >= 0)
     key = tl.load(p_key + row.to(tl.int64) * o_row + b_dim, mask=mask, other=0.0).to(tl.float32)
-    place = slot.to(tl.int64) * RING + (start + row + RING) % RING
+    place = slot * RING + (start + row + RING) % RING
     tl.store(p_ring + place * DIM + b_dim, key, mask=mask)

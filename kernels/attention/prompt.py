@@ -110,14 +110,14 @@ def prepare_chunk(
         *index_query.stride()[:2], index_key.stride(0),
         query_norm, key_norm, *index_norms, rope.cos, rope.sin, pages, pages.stride(0),
         *pool.launch_arguments(), ring, pooled, out, out if index_out is None else index_out,
-        chunk.slot, chunk.start, rows, eps,
+        chunk.place, rows, eps,
         HEADS=heads, KV_HEADS=kv_heads, INDEX_HEADS=index_heads, DIM=dim, BLOCK=block,
         INDEX_DIM=index_dim, INDEX_BLOCK=triton.next_power_of_2(index_dim), PAIRS=pairs, BLOCK_TOKENS=block_tokens,
         PAGE_TOKENS=page_tokens, RING=RING_POSITIONS, KIND=pool.kind, ROWS=tile, num_warps=4,
     )  # fmt: skip
     if indexer is not None:
         note_keys[(RING_POSITIONS,)](
-            index_key, ring, index_key.stride(0), chunk.slot, chunk.start, rows,
+            index_key, ring, index_key.stride(0), chunk.place,
             DIM=index_dim, BLOCK=triton.next_power_of_2(index_dim), RING=RING_POSITIONS, num_warps=1,
         )  # fmt: skip
     return out, index_out
@@ -166,14 +166,14 @@ def attend_chunk(
         lists = (selection.blocks, selection.members, selection.counts, selection.blocks.stride(0))
     out = torch.empty(rows, heads * dim, dtype=torch.float32 if exact else torch.float16, device=query.device)
     shared, narrow = heads // kv_heads, pool.kind != 0
-    together = heads_in_line(pool, context=chunk.stop)
-    line = torch.empty(2, together, chunk.stop, dim, dtype=query.dtype, device=query.device)
+    together = heads_in_line(pool, context=chunk.reach)
+    line = torch.empty(2, together, chunk.reach, dim, dtype=query.dtype, device=query.device)
     for first in range(0, kv_heads, together):
         now = min(together, kv_heads - first)
         _line_up(pool, pages, chunk, first=first, heads=now, line=line)
         attend[(now, groups)](
             query, gate, *gate.stride()[:2], line[0], line[1], *lists, out,
-            chunk.start, rows, first, chunk.stop, dim**-0.5,
+            chunk.place, first, chunk.reach, dim**-0.5,
             HEADS=heads, SHARED=shared, DIM=dim, BLOCK_DIM=max(16, triton.next_power_of_2(dim)),
             BLOCK_TOKENS=1 if selection is None else selection.block_tokens, GROUP=group,
             PAIRS=max(16, triton.next_power_of_2(group * shared)), TILE=64 if narrow else 32, DENSE=selection is None,
@@ -192,8 +192,8 @@ def _line_up(pool: KvPool, pages: torch.Tensor, chunk: Chunk, *, first: int, hea
     kv_heads, page_tokens, dim = pool.keys.shape[1:]
     block = triton.next_power_of_2(dim)
     tile = max(1, 4096 // block)
-    line_up[(triton.cdiv(chunk.stop, tile), heads)](
-        *pool.launch_arguments(), pages, pages.stride(0), line[0], line[1], chunk.slot, first, chunk.stop,
+    line_up[(triton.cdiv(chunk.reach, tile), heads)](
+        *pool.launch_arguments(), pages, pages.stride(0), line[0], line[1], chunk.place, first, chunk.reach,
         KV_HEADS=kv_heads, DIM=dim, BLOCK=block, PAGE_TOKENS=page_tokens, ROWS=tile, SCALED=pool.kind == 2,
         EXACT=pool.kind == 0, num_warps=4,
     )  # fmt: skip

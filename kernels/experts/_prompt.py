@@ -82,7 +82,7 @@ def place_pairs(p_ids, p_weights, p_before, p_row, p_out, p_share, PAIRS, E: tl.
     every = _ids(p_ids, i_block * BLOCK + b_all, PAIRS, USED, W)
     mine = _ids(p_ids, q, PAIRS, USED, W)
     same = (every[None, :] == mine[:, None]) & (b_all[None, :] < b_own[:, None])
-    m = q < PAIRS
+    m = mine >= 0
     at = tl.load(p_before + i_block * E + mine, mask=m, other=0) + tl.sum(same.to(tl.int32), axis=1)
     tl.store(p_row + at, q // USED, mask=m)
     tl.store(p_out + at, (q // USED) * (USED + 1) + q % USED, mask=m)

@@ -60,7 +60,14 @@ class Tiles:
     tile_first: Tensor
 
 
-def choose_experts(logits: Tensor, *, layout: ExpertLayout, gate_column: int, counts: Tensor | None = None) -> Choice:
+def choose_experts(
+    logits: Tensor,
+    *,
+    layout: ExpertLayout,
+    gate_column: int,
+    counts: Tensor | None = None,
+    used: Tensor | None = None,
+) -> Choice:
     """The experts of each row, as `kernels.experts.route` chooses them.
 
     Args:
@@ -68,6 +75,7 @@ def choose_experts(logits: Tensor, *, layout: ExpertLayout, gate_column: int, co
         layout: of the layer.
         gate_column: column of the shared expert's logit.
         counts: int32 [experts]; each row adds one to each of its routed experts.
+        used: int32 [1], how many rows are somebody's, the others have id -1 for every expert; None: all of them.
     """
     rows, columns = logits.shape
     if logits.dtype != torch.float32 or not logits.is_contiguous() or columns <= max(layout.experts - 1, gate_column):
@@ -78,7 +86,8 @@ def choose_experts(logits: Tensor, *, layout: ExpertLayout, gate_column: int, co
     width, device = 16 if layout.used < 16 else 32, logits.device
     ids = torch.empty((rows, width), dtype=torch.int32, device=device)
     weights = torch.empty((rows, width), device=device)
-    used = torch.full((1,), rows, dtype=torch.int32, device=device)
+    if used is None:
+        used = torch.full((1,), rows, dtype=torch.int32, device=device)
     top_experts[(rows,)](
         logits,
         used,

@@ -14,18 +14,18 @@ so that U = write - read S with two products that do not know S; only S goes fro
 import triton
 import triton.language as tl
 
-from kernels._many import at_rows, narrow, product
+from kernels._many import at_rows, load_place, narrow, product
 from kernels._tile import INTERPRETED
 from kernels.gdn._triton import delta_step, softplus
 
 CORNER = tl.constexpr(16)
 
 
-@triton.jit(do_not_specialize=["slot", "start", "first", "count"])
+@triton.jit(do_not_specialize=["first"])
 def prepare(
     p_qkv, p_alpha, p_beta, p_conv, p_rate, p_bias, p_ring,
     p_query, p_key, p_value, p_decay, p_strength,
-    o_qkv_row, o_alpha_row, o_beta_row, slot, start, first, count, scale,
+    o_qkv_row, o_alpha_row, o_beta_row, p_place, first, scale,
     KEY_HEADS: tl.constexpr, HEADS: tl.constexpr, DIM: tl.constexpr, BLOCK: tl.constexpr, TAPS: tl.constexpr,
     RING: tl.constexpr, CHUNK: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
@@ -35,6 +35,7 @@ def prepare(
     """
     CHANNELS: tl.constexpr = (2 * KEY_HEADS + HEADS) * DIM
     i_head = tl.program_id(1)
+    slot, start, count = load_place(p_place)
     b_place = tl.program_id(0) * CHUNK + tl.arange(0, CHUNK)
     b_row = first + b_place
     live = b_row < count
@@ -51,7 +52,7 @@ def prepare(
         if first + tl.program_id(0) == 0:
             position = start + source
             m_old = (live & (source < 0) & (position >= 0))[:, None] & m_dim[None, :]
-            place = slot.to(tl.int64) * RING + (position + RING) % RING
+            place = slot * RING + (position + RING) % RING
             old = tl.load(p_ring + at_rows(place, CHANNELS, b_channel), mask=m_old, other=0.0)
             signal += old * tap[None, :]
     signal = signal / (1.0 + tl.exp(-signal))
@@ -169,10 +170,10 @@ def recur_block(
     return state * tl.exp(total.to(tl.float32)) + product(tl.trans(key), narrow(change, EXACT), EXACT)
 
 
-@triton.jit(do_not_specialize=["slot", "known", "replay_end", "blocks"])
+@triton.jit(do_not_specialize=["first", "blocks"])
 def recur(
     p_delta, p_delta_at, p_old_key, p_old_value, p_old_decay, p_old_strength,
-    p_key, p_read, p_update, p_decay, p_states, slot, known, replay_end, blocks,
+    p_key, p_read, p_update, p_decay, p_states, p_place, first, blocks,
     KEY_HEADS: tl.constexpr, HEADS: tl.constexpr, DIM: tl.constexpr, BLOCK: tl.constexpr, COLUMNS: tl.constexpr,
     CHUNK: tl.constexpr, RING: tl.constexpr, EXACT: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
@@ -181,7 +182,9 @@ def recur(
     First replays the draft rows that decoding kept since the state was stored, as a decode window does.
     """
     head = tl.program_id(0)
-    slot = slot.to(tl.int64)
+    slot, start, count = load_place(p_place)
+    blocks = tl.minimum(blocks, (count - first + CHUNK - 1) // CHUNK)
+    replay_end = tl.where(first == 0, start, 0)
     key_head = head % KEY_HEADS
     b_key = tl.arange(0, BLOCK)
     b_value = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
@@ -189,7 +192,7 @@ def recur(
     m_value = b_value < DIM
     m_state = m_key[:, None] & m_value[None, :]
     p_tile = p_delta + (slot * HEADS + head) * (DIM * DIM) + b_key[:, None] * DIM + b_value[None, :]
-    state = tl.load(p_tile, mask=m_state & (known > 0), other=0.0)
+    state = tl.load(p_tile, mask=m_state & (start + first > 0), other=0.0)
     at = tl.load(p_delta_at + slot * HEADS + head)
     while at < replay_end:
         o_ring = slot * RING + at % RING
@@ -216,15 +219,18 @@ def recur(
     tl.store(p_tile, state, mask=m_state)
 
 
-@triton.jit(do_not_specialize=["first", "count"])
+@triton.jit(do_not_specialize=["first"])
 def finish(
-    p_query, p_key, p_update, p_decay, p_states, p_gate, p_norm, p_out, o_gate_row, first, count, eps,
+    p_query, p_key, p_update, p_decay, p_states, p_gate, p_norm, p_out, o_gate_row, p_place, first, eps,
     KEY_HEADS: tl.constexpr, HEADS: tl.constexpr, DIM: tl.constexpr, BLOCK: tl.constexpr, CHUNK: tl.constexpr,
     EXACT: tl.constexpr,
 ):  # fmt: skip
     """Grid (blocks of rows, heads): outputs of a block from its state and its updates, gated norm."""
     i_block = tl.program_id(0)
     head = tl.program_id(1)
+    _, _, count = load_place(p_place)
+    if first + i_block * CHUNK >= count:
+        return
     b_row = tl.arange(0, CHUNK)
     b_place = i_block * CHUNK + b_row
     row = first + b_place
@@ -251,17 +257,17 @@ def finish(
     tl.store(p_out + at_rows(row, HEADS * DIM, head * DIM + b_dim), narrow(out, EXACT), mask=m_out)
 
 
-@triton.jit(do_not_specialize=["slot", "start", "count"])
+@triton.jit
 def note_tail(
-    p_qkv, p_ring, p_delta_at, o_qkv_row, slot, start, count,
+    p_qkv, p_ring, p_delta_at, o_qkv_row, p_place,
     CHANNELS: tl.constexpr, HEADS: tl.constexpr, BLOCK: tl.constexpr, RING: tl.constexpr,
 ):  # fmt: skip
     """Grid (ring positions, blocks of channels): the last raw rows to the ring, and how far the state now reaches.
 
     Last, because the first block of rows reads from the ring what came before the chunk.
     """
+    slot, start, count = load_place(p_place)
     row = count - 1 - tl.program_id(0)
-    slot = slot.to(tl.int64)
     b_channel = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     m_channel = (b_channel < CHANNELS) & (row >= 0)
     raw = tl.load(p_qkv + row.to(tl.int64) * o_qkv_row + b_channel, mask=m_channel, other=0.0).to(tl.float32)

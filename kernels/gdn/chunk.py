@@ -107,7 +107,7 @@ def run_delta_chunk(
             eps=eps, exact=exact,
         )  # fmt: skip
     _chunk.note_tail[(RING_POSITIONS, triton.cdiv(channels, 1024))](
-        qkv, state.conv, state.at, qkv.stride(0), chunk.slot, chunk.start, rows,
+        qkv, state.conv, state.at, qkv.stride(0), chunk.place,
         CHANNELS=channels, HEADS=heads, BLOCK=1024, RING=RING_POSITIONS, num_warps=4,
     )  # fmt: skip
     return out
@@ -140,19 +140,19 @@ def _run_slice(
     made = (buffers.key, buffers.value, buffers.decay, buffers.strength)
     _chunk.prepare[(blocks, 2 * key_heads + heads)](
         qkv, alpha, beta, weights.conv, weights.rate, weights.bias, state.conv, buffers.query, *made,
-        qkv.stride(0), alpha.stride(0), beta.stride(0), chunk.slot, chunk.start, first, chunk.rows, dim**-0.5,
+        qkv.stride(0), alpha.stride(0), beta.stride(0), chunk.place, first, dim**-0.5,
         TAPS=weights.conv.shape[0], RING=RING_POSITIONS, num_warps=8, **shape,
     )  # fmt: skip
     _chunk.solve[(blocks, heads)](*made, buffers.read, buffers.update, num_warps=4, **shape)
     _chunk.recur[(heads, triton.cdiv(dim, columns))](
         state.delta, state.at, state.key, state.value, state.decay, state.strength,
         buffers.key, buffers.read, buffers.update, buffers.decay, buffers.states,
-        chunk.slot, chunk.start + first, 0 if first else chunk.start, blocks,
+        chunk.place, first, blocks,
         COLUMNS=columns, RING=RING_POSITIONS, STAGES=1 if exact else 3, num_warps=4, **shape,
     )  # fmt: skip
     _chunk.finish[(blocks, heads)](
         buffers.query, buffers.key, buffers.update, buffers.decay, buffers.states, gate, weights.norm, out,
-        gate.stride(0), first, chunk.rows, eps, num_warps=4, **shape,
+        gate.stride(0), chunk.place, first, eps, num_warps=4, **shape,
     )  # fmt: skip
 
 
@@ -173,8 +173,6 @@ def _check(
             f"run_delta_chunk: a convolution of {taps} taps over {channels} channels is not for {key_heads} key heads "
             f"and {heads} value heads of {dim}"
         )
-    if chunk.slot >= slots:
-        raise ValueError(f"run_delta_chunk: slot {chunk.slot}; there are {slots - 1}, and nobody's behind them")
     for name, tensor, width in (
         ("qkv", qkv, channels), ("gate", gate, heads * dim), ("alpha", alpha, heads), ("beta", beta, heads)
     ):  # fmt: skip

@@ -6,13 +6,13 @@
 import triton
 import triton.language as tl
 
-from kernels._many import at_rows, narrow
+from kernels._many import at_rows, load_place, narrow
 from kernels.embedding._decode import decode
 
 
-@triton.jit(do_not_specialize=["slot", "start"])
+@triton.jit
 def gather(
-    p_table, p_token, p_token_ring, p_multiplier, p_head_rows, p_head_offset, p_out, reset, slot, start,
+    p_table, p_token, p_token_ring, p_multiplier, p_head_rows, p_head_offset, p_out, reset, p_place,
     ORDER: tl.constexpr, HEADS: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, RING: tl.constexpr,
     KIND: tl.constexpr, BLOCK_WEIGHTS: tl.constexpr, BLOCK_BYTES: tl.constexpr, ROW_BYTES: tl.constexpr,
     STAGED: tl.constexpr, EXACT: tl.constexpr,
@@ -23,6 +23,9 @@ def gather(
     """
     i_row = tl.program_id(0)
     i_head = tl.program_id(1)
+    slot, start, count = load_place(p_place)
+    if i_row >= count:
+        return
     mixed = tl.load(p_token + i_row).to(tl.int64) * tl.load(p_multiplier)
     depth = i_head // (HEADS // (ORDER - 1)) + 1
     ended = i_row < 0
@@ -30,7 +33,7 @@ def gather(
         inside = i_row >= i
         past = (i_row < i) & (start + i_row >= i)
         new = tl.load(p_token + i_row - i, mask=inside, other=0)
-        place = slot.to(tl.int64) * RING + (start + i_row - i + RING) % RING
+        place = slot * RING + (start + i_row - i + RING) % RING
         old = tl.load(p_token_ring + place, mask=past, other=0)
         token = tl.where(inside, new, tl.where(past, old, reset))
         ended = ended | (token == reset)
@@ -71,13 +74,14 @@ def gate(
     tl.store(p_normed + o_row, narrow(normed, EXACT), mask=m_k)
 
 
-@triton.jit(do_not_specialize=["slot", "start", "count"])
+@triton.jit
 def convolve(
-    p_x, p_gated, p_normed, p_conv, p_ring, slot, start, count,
+    p_x, p_gated, p_normed, p_conv, p_ring, p_place,
     WIDE: tl.constexpr, BLOCK: tl.constexpr, TAPS: tl.constexpr, DILATION: tl.constexpr, RING: tl.constexpr,
     ROWS: tl.constexpr,
 ):  # fmt: skip
     """Grid (blocks of rows, blocks of the wide axis): x += gated + silu(conv(normed)), older rows from the ring."""
+    slot, start, count = load_place(p_place)
     b_row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     b_wide = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     live = b_row < count
@@ -89,7 +93,7 @@ def convolve(
         old = (live & (source < 0) & (start + source >= 0))[:, None] & m_wide
         tap = tl.load(p_conv + i * WIDE + b_wide, mask=b_wide < WIDE, other=0.0)[None, :]
         total += tl.load(p_normed + at_rows(source, WIDE, b_wide), mask=new, other=0.0).to(tl.float32) * tap
-        place = slot.to(tl.int64) * RING + (start + source + RING) % RING
+        place = slot * RING + (start + source + RING) % RING
         total += tl.load(p_ring + at_rows(place, WIDE, b_wide), mask=old, other=0.0) * tap
     mask = live[:, None] & m_wide
     o_tile = at_rows(b_row, WIDE, b_wide)
@@ -97,16 +101,17 @@ def convolve(
     tl.store(p_x + o_tile, x + total / (1.0 + tl.exp(-total)), mask=mask)
 
 
-@triton.jit(do_not_specialize=["slot", "start", "count"])
+@triton.jit
 def note(
-    p_normed, p_token, p_ring, p_token_ring, slot, start, count,
+    p_normed, p_token, p_ring, p_token_ring, p_place,
     WIDE: tl.constexpr, BLOCK: tl.constexpr, RING: tl.constexpr,
 ):  # fmt: skip
     """Grid (ring positions, blocks of the wide axis): the last rows to the rings, after everything that reads them."""
+    slot, start, count = load_place(p_place)
     row = count - 1 - tl.program_id(0)
     b_wide = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     mask = (b_wide < WIDE) & (row >= 0)
-    place = slot.to(tl.int64) * RING + (start + row + RING) % RING
+    place = slot * RING + (start + row + RING) % RING
     normed = tl.load(p_normed + row.to(tl.int64) * WIDE + b_wide, mask=mask, other=0.0).to(tl.float32)
     tl.store(p_ring + place * WIDE + b_wide, normed, mask=mask)
     if tl.program_id(1) == 0:

@@ -61,8 +61,7 @@ def add_ngrams_chunk(
     elif parts is not None or inject is not None:
         raise ValueError("inject weights go with parts; give both or neither")
     for first in range(0, chunk.rows, PIECE_ROWS):
-        tokens = chunk.tokens[first : first + PIECE_ROWS]
-        piece = Chunk(chunk.slot, chunk.start + first, tokens)
+        piece = chunk.piece(first, PIECE_ROWS)
         mine = table
         if staged:
             mine = Table(table.raw[first * hashing.head_rows.shape[0] :], table.type_name, table.columns)
@@ -79,7 +78,7 @@ def _gather(
     out = torch.empty(chunk.rows, heads * width, dtype=dtype, device=chunk.tokens.device)
     _chunk.gather[(chunk.rows, heads)](
         table.raw, chunk.tokens, state.tokens, hashing.multipliers, hashing.head_rows, hashing.head_offsets, out,
-        hashing.reset, chunk.slot, chunk.start,
+        hashing.reset, chunk.place,
         ORDER=order, HEADS=heads, WIDTH=width, BLOCK=triton.next_power_of_2(width), RING=RING_POSITIONS,
         STAGED=staged, EXACT=exact, num_warps=1, **table.kind,
     )  # fmt: skip
@@ -109,11 +108,11 @@ def _add(
         num_warps=8 if hidden >= 1024 else 4,
     )  # fmt: skip
     _chunk.convolve[(triton.cdiv(rows, 8), triton.cdiv(wide, 512))](
-        x, gated, normed, weights.conv, state.conv, chunk.slot, chunk.start, rows,
+        x, gated, normed, weights.conv, state.conv, chunk.place,
         WIDE=wide, BLOCK=512, TAPS=taps, DILATION=order, RING=RING_POSITIONS, ROWS=8, num_warps=4,
     )  # fmt: skip
     _chunk.note[(RING_POSITIONS, triton.cdiv(wide, 1024))](
-        normed, chunk.tokens, state.conv, state.tokens, chunk.slot, chunk.start, rows,
+        normed, chunk.tokens, state.conv, state.tokens, chunk.place,
         WIDE=wide, BLOCK=1024, RING=RING_POSITIONS, num_warps=4,
     )  # fmt: skip
 

@@ -10,32 +10,34 @@ patterns order as integers), and the block before which an equal score still cou
 import triton
 import triton.language as tl
 
-from kernels._many import at_rows, product
+from kernels._many import at_rows, load_place, product
 from kernels.qsa._score import BIN_BASE, BIN_SHIFT, BINS, bin_of
 
 ANYTHING = tl.constexpr(-(2**31))
 FAR = tl.constexpr(0x7FFFFFFF)
 
 
-@triton.jit(do_not_specialize=["slot", "start", "first", "count", "width"])
+@triton.jit(do_not_specialize=["first", "stop", "width"])
 def score(
-    p_query, p_keys, p_page_row, o_pages, p_scores, slot, start, first, count, width,
+    p_query, p_keys, p_page_row, o_pages, p_scores, p_place, first, stop, width,
     HEADS: tl.constexpr, DIM: tl.constexpr, BLOCK_DIM: tl.constexpr, BLOCK_TOKENS: tl.constexpr,
     PAGE_BLOCKS: tl.constexpr, BUDGET: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
     """Grid (tiles of blocks, tiles of rows): sum over heads of relu(q . k), for rows that have a choice to make."""
+    slot, start, count = load_place(p_place)
+    count = tl.minimum(count, stop)
     b_place = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     b_row = first + b_place
     live = b_row < count
     last = tl.minimum(first + tl.program_id(1) * ROWS + ROWS, count) - 1
     most = (start + last + 1) // BLOCK_TOKENS
-    if (most <= BUDGET) | (tl.program_id(0) * TILE >= most):
+    if (most <= BUDGET) | (tl.program_id(0) * TILE >= most) | (first + tl.program_id(1) * ROWS >= count):
         return
     b_block = tl.program_id(0) * TILE + tl.arange(0, TILE)
     m_block = b_block < most
     b_dim = tl.arange(0, BLOCK_DIM)
     m_dim = b_dim < DIM
-    page = tl.load(p_page_row + slot.to(tl.int64) * o_pages + b_block // PAGE_BLOCKS, mask=m_block, other=0)
+    page = tl.load(p_page_row + slot * o_pages + b_block // PAGE_BLOCKS, mask=m_block, other=0)
     at = page.to(tl.int64) * PAGE_BLOCKS + b_block % PAGE_BLOCKS
     key = tl.load(p_keys + at_rows(at, DIM, b_dim), mask=m_block[:, None] & m_dim[None, :], other=0.0)
     if EXACT == 0:
@@ -128,15 +130,16 @@ def candidates(p_bits, p_list, known, BUDGET: tl.constexpr, LIST: tl.constexpr):
     return written, BUDGET - above, decides
 
 
-@triton.jit(do_not_specialize=["start", "first", "width"])
+@triton.jit(do_not_specialize=["first", "width"])
 def decide(
-    p_bits, p_list, p_least, p_end, start, first, width,
+    p_bits, p_list, p_least, p_end, p_place, first, width,
     BLOCK_TOKENS: tl.constexpr, BUDGET: tl.constexpr, LIST: tl.constexpr,
 ):  # fmt: skip
     """Grid (rows): the pattern and the block that bound a row's choice."""
     place = tl.program_id(0)
+    _, start, count = load_place(p_place)
     known = (start + first + place + 1) // BLOCK_TOKENS
-    if known <= BUDGET:
+    if (known <= BUDGET) | (first + place >= count):
         tl.store(p_least + place, ANYTHING)
         tl.store(p_end + place, FAR)
         return
@@ -162,14 +165,17 @@ def decide(
     tl.store(p_end + place, end)
 
 
-@triton.jit(do_not_specialize=["o_list", "start", "first", "count", "width"])
+@triton.jit(do_not_specialize=["o_list", "first", "stop", "width"])
 def list_blocks(
-    p_bits, p_least, p_end, p_blocks, p_members, p_counts, o_list, start, first, count, width,
+    p_bits, p_least, p_end, p_blocks, p_members, p_counts, o_list, p_place, first, stop, width,
     BLOCK_TOKENS: tl.constexpr, GROUP: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """Grid (groups): blocks that at least one row of the group chose, in rising order, and which rows did."""
     group = tl.program_id(0)
-    rows = tl.minimum(GROUP, count - first - group * GROUP)
+    _, start, count = load_place(p_place)
+    rows = tl.minimum(GROUP, tl.minimum(count, stop) - first - group * GROUP)
+    if rows <= 0:
+        return
     most = (start + first + group * GROUP + rows) // BLOCK_TOKENS
     o_group = (first // GROUP + group).to(tl.int64) * o_list
     written = most * 0

@@ -66,7 +66,7 @@ def select_chunk(
         ValueError: shapes or dtypes that do not fit.
     """
     _check(query, pooled, chunk, pages, block_tokens, budget_blocks, group_rows)
-    most, device, count = chunk.stop // block_tokens, query.device, chunk.rows
+    most, device, count = chunk.reach // block_tokens, query.device, chunk.rows
     if most <= budget_blocks:
         return None
     groups, width = triton.cdiv(count, group_rows), min(most, group_rows * budget_blocks)
@@ -88,11 +88,11 @@ def select_chunk(
                budget_blocks=budget_blocks)  # fmt: skip
         bits = scores.view(torch.int32)
         decide[(stop - first,)](
-            bits, listed, least, end, chunk.start, first, most,
+            bits, listed, least, end, chunk.place, first, most,
             BLOCK_TOKENS=block_tokens, BUDGET=budget_blocks, LIST=LIST, num_warps=4,
         )  # fmt: skip
         list_blocks[(triton.cdiv(stop - first, group_rows),)](
-            bits, least, end, out.blocks, out.members, out.counts, width, chunk.start, first, stop, most,
+            bits, least, end, out.blocks, out.members, out.counts, width, chunk.place, first, stop, most,
             BLOCK_TOKENS=block_tokens, GROUP=group_rows, TILE=1024, num_warps=4,
         )  # fmt: skip
     return out
@@ -114,7 +114,7 @@ def _score(
     _, heads, dim = query.shape
     exact = pooled.dtype == torch.float32
     score[(triton.cdiv(out.shape[1], _TILE), triton.cdiv(stop - first, _ROWS))](
-        query, pooled, pages, pages.stride(0), out, chunk.slot, chunk.start, first, stop, out.shape[1],
+        query, pooled, pages, pages.stride(0), out, chunk.place, first, stop, out.shape[1],
         HEADS=heads, DIM=dim, BLOCK_DIM=max(16, triton.next_power_of_2(dim)), BLOCK_TOKENS=block_tokens,
         PAGE_BLOCKS=pooled.shape[1], BUDGET=budget_blocks, ROWS=_ROWS, TILE=_TILE, EXACT=exact,
         num_warps=8 if exact else 4,
@@ -138,5 +138,5 @@ def _check(
     if budget_blocks < 1 or not 1 <= group_rows <= 31:
         raise ValueError(f"a budget of {budget_blocks} blocks for groups of {group_rows} rows; needed 1, and 1 to 31")
     room = pages.shape[1] * pooled.shape[1]
-    if chunk.stop // block_tokens > room:
-        raise ValueError(f"{chunk.stop // block_tokens} blocks, but pages for {room}")
+    if chunk.reach // block_tokens > room:
+        raise ValueError(f"{chunk.reach // block_tokens} blocks, but pages for {room}")

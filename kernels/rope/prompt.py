@@ -44,8 +44,8 @@ def rope_chunk(
     tile = max(1, 1024 // block)
     chunk_tables[(triton.cdiv(rows, tile), 2)](
         frequencies.inverse, frequencies.axis, axis_offset, axis_ring, out.cos, out.sin, frequencies.magnitude,
-        chunk.slot, chunk.start, rows,
+        chunk.place, rows,
         PAIRS=pairs, BLOCK=block, BLOCK_TOKENS=block_tokens, RING=RING_POSITIONS, ROWS=tile, num_warps=4,
     )  # fmt: skip
-    note_positions[(1,)](axis_offset, axis_ring, chunk.slot, chunk.start, rows, RING=RING_POSITIONS, num_warps=1)
+    note_positions[(1,)](axis_offset, axis_ring, chunk.place, RING=RING_POSITIONS, num_warps=1)
     return out

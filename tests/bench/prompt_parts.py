@@ -37,7 +37,7 @@ def halves(*shape: int) -> torch.Tensor:
 
 
 def chunk_of(start: int, rows: int) -> Chunk:
-    return Chunk(0, start, torch.zeros(rows, dtype=torch.int32, device=DEVICE))
+    return Chunk.of(0, start, torch.zeros(rows, dtype=torch.int32, device=DEVICE))
 
 
 def microseconds(part: Callable[[], object], runs: int = 5) -> float:

@@ -62,7 +62,7 @@ def read(layer: Layer, texts: Texts, span: Span, *, exact: bool, half: bool = Fa
         wide[:, :, :-3] = total
         return (wide.half() if half else wide)[:, :, :-3]
 
-    chunk = Chunk(span.slot, span.start, rows.tokens)
+    chunk = Chunk.of(span.slot, span.start, rows.tokens)
     query, index_query = prepare_chunk(
         MixedChunk(
             query=part(mixed.query),
@@ -152,7 +152,7 @@ def test_decode_windows_and_chunks_take_turns(device: str) -> None:
 
 def test_refuses_what_does_not_fit(device: str) -> None:
     layer = make_layer(device)
-    chunk = Chunk(0, 0, torch.zeros(3, dtype=torch.int32, device=device))
+    chunk = Chunk.of(0, 0, torch.zeros(3, dtype=torch.int32, device=device))
     query = torch.zeros(3, HEADS, layer.query_norm.shape[0], device=device)
     selection = ChunkSelection(
         blocks=torch.zeros(1, 1, dtype=torch.int32, device=device),
@@ -189,7 +189,7 @@ def test_the_real_shape(dtype: torch.dtype, sparse: bool) -> None:
         if scales is not None:
             scales.uniform_(0.01, 0.03, generator=generator)
     pages = torch.randperm(count, device="cuda", generator=generator).to(torch.int32).expand(2, -1).contiguous()
-    chunk = Chunk(0, start, torch.zeros(rows, dtype=torch.int32, device="cuda"))
+    chunk = Chunk.of(0, start, torch.zeros(rows, dtype=torch.int32, device="cuda"))
     pooled = torch.randn(count + 1, page // 4, 128, device="cuda", generator=generator).half()
     index_query = torch.randn(rows, 4, 128, device="cuda", generator=generator).half()
     query = torch.randn(rows, heads, dim, device="cuda", generator=generator).half()

@@ -31,7 +31,7 @@ def read(
     device, w = layer.device, layer.weights
     found = x.clone().to(device)
     add_ngrams_chunk(
-        x=found, chunk=Chunk(slot, start, torch.tensor(tokens, dtype=torch.int32, device=device)),
+        x=found, chunk=Chunk.of(slot, start, torch.tensor(tokens, dtype=torch.int32, device=device)),
         table=staged or layer.table, staged=staged is not None, hashing=layer.hashing, weights=w, order=3,
         state=layer.state,
         room=Room(room_halves([w.key, w.value], exact=layer.exact), device=device), eps=EPS, exact=layer.exact,

@@ -46,7 +46,7 @@ def queries(keys: Keys, start: int, rows: int) -> torch.Tensor:
 
 
 def select(keys: Keys, slot: int, start: int, rows: int, *, budget: int, group: int) -> ChunkSelection | None:
-    chunk = Chunk(slot, start, torch.zeros(rows, dtype=torch.int32, device=keys.pages.device))
+    chunk = Chunk.of(slot, start, torch.zeros(rows, dtype=torch.int32, device=keys.pages.device))
     return select_chunk(
         queries(keys, start, rows), keys.pooled, chunk,
         pages=keys.pages, block_tokens=BLOCK, budget_blocks=budget, group_rows=group,

@@ -28,7 +28,7 @@ def test_rows_and_the_blocks_they_complete(start: int, rows: int, offset: int, d
     offsets = torch.tensor([5, offset, 9], dtype=torch.int32)
     noted = ring.to(device)
     out = rope_chunk(
-        Chunk(1, start, torch.zeros(rows, dtype=torch.int32, device=device)),
+        Chunk.of(1, start, torch.zeros(rows, dtype=torch.int32, device=device)),
         frequencies=frequencies(dims=DIMS, theta=THETA, sections=SECTIONS, device=device),
         block_tokens=4, axis_offset=offsets.to(device), axis_ring=noted,
     )  # fmt: skip
@@ -49,7 +49,7 @@ def test_rows_and_the_blocks_they_complete(start: int, rows: int, offset: int, d
 def test_refusals(device: str) -> None:
     with pytest.raises(ValueError, match="blocks of 17 tokens"):
         rope_chunk(
-            Chunk(0, 0, torch.zeros(1, dtype=torch.int32, device=device)),
+            Chunk.of(0, 0, torch.zeros(1, dtype=torch.int32, device=device)),
             frequencies=frequencies(dims=DIMS, theta=THETA, sections=SECTIONS, device=device),
             block_tokens=17, axis_offset=torch.zeros(2, dtype=torch.int32, device=device),
             axis_ring=torch.zeros(2, 16, 3, dtype=torch.int32, device=device),

@@ -55,8 +55,15 @@ class StageGraphs:
             stage.bucket(rows)[0].plan.zero_()
             launch()
         torch.cuda.synchronize(stage.device)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=self._side):
-            launch()
-        torch.cuda.synchronize(stage.device)
-        self._graphs[key] = graph
+        self._graphs[key] = record(launch, stage.device, side=self._side)
+
+
+def record(
+    launch: Launch, device: torch.device, *, side: torch.cuda.Stream, pool: torch.cuda._POOL_HANDLE | None = None
+) -> torch.cuda.CUDAGraph:
+    """Records launches that have run before; `pool`: memory that graphs share, or its own."""
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, pool=pool, stream=side):
+        launch()
+    torch.cuda.synchronize(device)
+    return graph

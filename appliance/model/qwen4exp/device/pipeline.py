@@ -41,14 +41,14 @@ class Launcher:
         self._memory = [LaneMemory(parts.last_stage, plan) for _ in range(places)]
         self._working = WorkingTime()
         self._logits: dict[int, torch.Tensor] = {}
-        self._prompts = Prompts(parts, plan, self._borders) if plan.chunk_rows else None
+        self.prompts = Prompts(parts, plan, self._borders) if plan.chunk_rows else None
         self._range = Ranges(on=plan.nvtx)
         self.gaps = HostGaps()
 
     @property
     def captured(self) -> int:
         """Graphs so far."""
-        return sum(graphs.captured for graphs in self._graphs)
+        return sum(graphs.captured for graphs in self._graphs) + (self.prompts.captured if self.prompts else 0)
 
     def status(self) -> tuple[StageStatus, ...]:
         """What each stage did in the windows that are back."""
@@ -133,8 +133,8 @@ class Launcher:
 
     def warm_prompts(self) -> None:
         """Compiles what prompt chunks launch, and takes the memory that the longest one needs."""
-        if self._prompts is not None:
-            self._prompts.warm()
+        if self.prompts is not None:
+            self.prompts.warm()
 
     def _keys(self, rows: int, last: Hashable, *, chunk: bool) -> list[Hashable | None]:
         """Of each stage's graph; None where a chunk's layers are launched one by one."""
@@ -200,7 +200,7 @@ class Launcher:
     def _send_chunk(
         self, tail: ChunkTail, spans: Sequence[SpanPlan], key: Hashable, launch: Launch, *, lane: int
     ) -> None:
-        prompts, held, last = self._prompts, self._memory[lane].plan(1, spans), self._parts.last_stage
+        prompts, held, last = self.prompts, self._memory[lane].plan(1, spans), self._parts.last_stage
         assert prompts is not None
 
         def go_on() -> None:

@@ -61,6 +61,11 @@ class ExpertAhead:
             self._landed, self._read = _events(len(self._ring)), _events(len(self._ring))
 
     @property
+    def streaming(self) -> bool:
+        """Whether experts come to the card for a chunk."""
+        return bool(self._pieces)
+
+    @property
     def size_bytes(self) -> int:
         """Bytes on the card."""
         return self._ring.nbytes + self._tables.nbytes

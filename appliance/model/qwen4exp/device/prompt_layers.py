@@ -160,7 +160,9 @@ def run_layer_chunk(
     assert inject is not None
     own = layer.experts
     logits = multiply(block, own.router, room=run.room, exact=run.exact)
-    choice = choose_experts(logits, layout=own.layout, gate_column=own.gate_column, counts=own.counts)
+    choice = choose_experts(
+        logits, layout=own.layout, gate_column=own.gate_column, counts=own.counts, used=run.chunk.place[2:3]
+    )
     # What these hold of the layer before was written to the streams by the read above.
     experts = ChunkExperts(layout=own.layout, anchor=own.anchor, shared=own.shared, passes=passes)
     run_experts_chunk(block, choice, experts=experts, room=run.room, exact=run.exact, out=run.results)

@@ -51,6 +51,11 @@ class StagePrompt:
         """Bytes that are held between chunks."""
         return self._room.size_bytes + self._ahead.size_bytes
 
+    @property
+    def repeats(self) -> bool:
+        """Whether chunks of a size launch the same every time: nothing is brought from RAM or storage for one."""
+        return not self._ahead.streaming and (self.stage.ngram is None or self.stage.ngram.stored is None)
+
     def fetch(self, tail: ChunkTail) -> None:
         """Brings the chunk's rows of an n-gram table that is on storage; on the stage's stream."""
         if self.stage.ngram is not None:
