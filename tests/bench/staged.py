@@ -15,6 +15,7 @@ from appliance.bench.synthetic import SyntheticSource, parse_shape, synthetic_sp
 from appliance.gguf.reader import open_set
 from appliance.model.interface import Ask, StagedModel, Stepped, Ticket
 from appliance.model.plan import LoadPlan
+from appliance.model.qwen4exp.chunk_shapes import RECORDED_ROWS
 from appliance.model.qwen4exp.device.loading import build_stages, give_stores
 from appliance.model.qwen4exp.device.model import DeviceModel, load_device_model
 from appliance.model.qwen4exp.device.ngram import ngram_table
@@ -72,6 +73,7 @@ def load(scale: Scale, *, split: tuple[int, ...], groups: int, devices: tuple[st
         max_tokens=scale.tokens,
         max_window_rows=40,
         chunk_rows=scale.prompt // 2 if tiny else scale.prompt,
+        recorded_rows=(16,) if tiny else RECORDED_ROWS,
         draft_max=scale.drafts,
         kv_type="f32" if tiny else "bf16",
         ngram_home="vram",
@@ -257,3 +259,38 @@ def read(model: StagedModel, scale: Scale, parts: Sequence[int], *, groups: int)
     for ticket in flying:
         model.collect(ticket)
     return time.perf_counter() - began_s
+
+
+def record_chunks(model: DeviceModel, sizes: Sequence[int], *, tokens: int) -> float:
+    """Records chunks of these sizes for texts of up to `tokens`; seconds."""
+    began_s = time.perf_counter()
+    for shape in model.launcher.chunk_shapes():
+        if shape.rows in sizes and shape.reach < 2 * tokens and model.launcher.missing(shape):
+            model.launcher.prepare(shape)
+    return time.perf_counter() - began_s
+
+
+def read_alone(model: StagedModel, scale: Scale, parts: Sequence[int], *, groups: int) -> list[tuple[float, ...]]:
+    """Seconds that each stage computed for every chunk of a prompt, with nothing else on its way."""
+    ids = tuple((7 * place + 3) % 61 for place in range(sum(parts)))
+    open_slot(model, 0, scale.pages)
+    found, at = [], 0
+    for size in parts:
+        before = [stage.busy_s for stage in model.stages]
+        last = at + size == len(ids)
+        span = Span(slot=0, start=at, tokens=ids[at : at + size], logits_from=size - last)
+        ask = Ask(draft_max=scale.drafts) if last else Ask(next_token=ids[at + size])
+        model.collect(model.submit(Window((span,)), [ask], lane=groups if model.reads else 0))
+        found.append(tuple(stage.busy_s - old for stage, old in zip(model.stages, before, strict=True)))
+        at += size
+    return found
+
+
+def piped(times: Sequence[Sequence[float]]) -> float:
+    """Seconds that chunks take on cards of their own, each after the chunk before and after the card before."""
+    free = [0.0] * max((len(chunk) for chunk in times), default=0)
+    for chunk in times:
+        done = 0.0
+        for stage, spent in enumerate(chunk):
+            free[stage] = done = max(done, free[stage]) + spent
+    return max(free, default=0.0)

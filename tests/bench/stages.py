@@ -24,11 +24,11 @@ from appliance.model.plan import LoadPlan
 from appliance.model.qwen4exp.device.model import DeviceModel
 from appliance.model.qwen4exp.load import load_model
 from appliance.model.qwen4exp.spec import read_spec
-from tests.bench.staged import REAL, TINY, Asked, Pace, Scale, load, pace, read
+from tests.bench.staged import REAL, TINY, Asked, Pace, Scale, load, pace, piped, read, read_alone, record_chunks
 from tests.engine.harness import Answer, collect, running
 from tests.engine.real import BUILTIN, chats
 
-CHUNKS = (1, 2, 4)
+CHUNKS = (1, 2, 4, 8)
 ALONE_S, BESIDE, RATIO, PROMPT_RATIO = 0.15e-3, 1.10, 1.8, 1.6
 
 
@@ -81,14 +81,42 @@ def balanced(layers: int, plain_s: float, chain_s: float) -> int:
 
 
 def prompts(name: str, model: DeviceModel, scale: Scale, *, groups: int) -> float:
-    """Reads the long prompt in one, two and four chunks; the best seconds."""
-    best = float("inf")
+    """Reads the long prompt in more and more chunks, one launch after the other and recorded; the best seconds."""
+    best, chunks = float("inf"), model.launcher.prompts
+    assert chunks is not None
+    counts = CHUNKS if scale.layers else CHUNKS[1:2]
+    took_s = record_chunks(model, [scale.prompt // count for count in counts], tokens=scale.prompt)
+    print(f"{name}: {chunks.captured} graphs of chunks recorded in {took_s:.1f} s", flush=True)
+    for count in counts:
+        parts, found = [scale.prompt // count] * count, []
+        for chunks.replaying in (False, True):
+            found.append(min(read(model, scale, parts, groups=groups) for _ in range(4 if scale.warm else 1)))
+        print(
+            f"{name}: {scale.prompt} tokens in {count} chunks {found[0] * 1e3:.1f} ms launched one by one, "
+            f"{found[1] * 1e3:.1f} ms recorded",
+            flush=True,
+        )
+        best = min(best, *found)
+    return best
+
+
+def computed(model: DeviceModel, scale: Scale, one_s: float) -> None:
+    """What stages would take on cards of their own, by their own times of each chunk; hand-offs count nothing."""
     for count in CHUNKS if scale.layers else CHUNKS[1:2]:
         parts = [scale.prompt // count] * count
-        took_s = min(read(model, scale, parts, groups=groups) for _ in range(4 if scale.warm else 1))
-        print(f"{name}: {scale.prompt} tokens in {count} chunks {took_s * 1e3:.1f} ms", flush=True)
-        best = min(best, took_s)
-    return best
+        runs = [read_alone(model, scale, parts, groups=2) for _ in range(3 if scale.warm else 1)]
+        times = min(runs, key=lambda run: sum(map(sum, run)))
+        even = [(sum(chunk) / len(chunk),) * len(chunk) for chunk in times]
+        each = ", ".join("/".join(f"{spent_s * 1e3:.1f}" for spent_s in one) for one in times)
+        print(
+            f"computed for a card each: {count} chunks {_beside(piped(times), one_s)}, with an even split "
+            f"{_beside(piped(even), one_s)}; ms of each chunk by stages: {each}",
+            flush=True,
+        )
+
+
+def _beside(took_s: float, one_s: float) -> str:
+    return f"{took_s * 1e3:.1f} ms, {one_s / max(1e-9, took_s):.2f} times one card's rate"
 
 
 def drafts_of(devices: tuple[str, ...], *, groups: int, tiny: bool) -> Drafts:
@@ -208,6 +236,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(f"  texts of two stages {'equal those of one' if same else 'DIFFER from those of one'}", flush=True)
     if not asked.no_prompts:
         read_two = prompts("two stages", model, scale, groups=2)
+        computed(model, scale, read_one)
         goal("prompt, over one card's rate", read_one / read_two, PROMPT_RATIO, least=True)
     lap("windows and prompts are done")
     model.close()

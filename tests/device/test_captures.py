@@ -7,7 +7,8 @@ from itertools import product
 import pytest
 
 from appliance.model.plan import LoadPlan
-from appliance.model.qwen4exp.device.captures import coming
+from appliance.model.qwen4exp.chunk_shapes import ChunkShape, ChunkShapes
+from appliance.model.qwen4exp.device.captures import beside, coming
 from appliance.model.qwen4exp.device.tables import bucket_of
 
 
@@ -62,3 +63,13 @@ def test_small_windows_and_no_chunks() -> None:
     found = list(coming(plan(2, 4, chunk_rows=0, most=12), drafts=True))
     assert max(shape.rows for shape in found) == 12
     assert not any(shape.chunk for shape in found)
+
+
+@pytest.mark.parametrize("rows", [(), (64, 128)], ids=["no chunks", "chunks"])
+def test_chunks_come_between_windows(rows: tuple[int, ...]) -> None:
+    """None before what a first conversation needs, and every shape once."""
+    windows, chunks = list(coming(plan(4, 4), drafts=True)), list(ChunkShapes(rows, dense=100, most=256).all())
+    found = list(beside(iter(windows), iter(chunks)))
+    assert [isinstance(shape, ChunkShape) for shape in found[:8]] == [False] * 6 + [bool(rows), False]
+    assert [shape for shape in found if isinstance(shape, ChunkShape)] == chunks
+    assert [shape for shape in found if not isinstance(shape, ChunkShape)] == windows

@@ -1,15 +1,16 @@
-"""Which windows a rig can meet, the likeliest first: their graphs are recorded before anybody waits for them."""
+"""Which windows and chunks a rig can meet, the likeliest first: they are recorded before anybody waits for them."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from itertools import chain
+from itertools import chain, islice, zip_longest
 from typing import Final
 
 import torch
 
 from appliance.model.plan import LoadPlan
+from appliance.model.qwen4exp.chunk_shapes import ChunkShape
 from appliance.model.qwen4exp.device.pipeline import Launcher
 from appliance.model.qwen4exp.device.prompt_turn import MOST_SPAN_ROWS
 from appliance.model.qwen4exp.device.shapes import StepShape
@@ -36,7 +37,9 @@ class Captures:
         devices = [torch.device(name) for name in plan.devices or (plan.device,)]
         self.possible = devices[0].type == "cuda" and not plan.plain
         self._launcher, self._cards = launcher, set(devices)
-        self._coming = coming(plan, drafts=drafts) if self.possible else iter(())
+        self._coming: Iterator[StepShape | ChunkShape] = iter(())
+        if self.possible:
+            self._coming = beside(coming(plan, drafts=drafts), launcher.chunk_shapes())
 
     def first(self) -> None:
         """The likeliest."""
@@ -53,6 +56,17 @@ class Captures:
                 self._launcher.prepare(shape)
                 return True
         return False
+
+
+def beside(windows: Iterator[StepShape], chunks: Iterator[ChunkShape]) -> Iterator[StepShape | ChunkShape]:
+    """Windows and chunks in turns, after the windows that are captured before anybody is served.
+
+    Chunks that are not recorded are launched one by one, while a window has to be captured first.
+    """
+    yield from islice(windows, _FIRST)
+    for shape in chain.from_iterable(zip_longest(windows, chunks)):
+        if shape is not None:
+            yield shape
 
 
 def coming(plan: LoadPlan, *, drafts: bool) -> Iterator[StepShape]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 
 import torch
 
 from appliance.model.host_gaps import HostGaps
 from appliance.model.interface import Glance, no_glance, nothing
 from appliance.model.plan import LoadPlan
+from appliance.model.qwen4exp.chunk_shapes import ChunkShape
 from appliance.model.qwen4exp.device.clocks import Mark, StageClock, WorkingTime
 from appliance.model.qwen4exp.device.graphs import Launch, StageGraphs
 from appliance.model.qwen4exp.device.handoff import Border
@@ -121,13 +122,23 @@ class Launcher:
             self._memory[self._hosts_own].mark()
         return self._logits[rows]
 
-    def missing(self, shape: StepShape) -> bool:
-        """Whether a step of that shape would have to be captured first."""
+    def chunk_shapes(self) -> Iterator[ChunkShape]:
+        """Of prompt chunks that are recorded, the likeliest first."""
+        return iter(()) if self.prompts is None else self.prompts.shapes()
+
+    def missing(self, shape: StepShape | ChunkShape) -> bool:
+        """Whether a step has to be captured first, or chunks of that shape are launched one by one until they are."""
+        if isinstance(shape, ChunkShape):
+            return self.prompts is not None and self.prompts.missing(shape)
         keys = self._keys(shape.rows, shape, chunk=shape.chunk)
         return any(key is not None and graphs.missing(key) for graphs, key in zip(self._graphs, keys, strict=True))
 
-    def prepare(self, shape: StepShape) -> None:
-        """Compiles and captures a step before it is needed."""
+    def prepare(self, shape: StepShape | ChunkShape) -> None:
+        """Compiles and captures a step or a chunk before it is needed."""
+        if isinstance(shape, ChunkShape):
+            assert self.prompts is not None
+            self.prompts.record(shape)
+            return
         launches = self._launches(shape.rows, lambda: self._step(shape))
         self._prepare(shape.rows, self._keys(shape.rows, shape, chunk=shape.chunk), launches, meanwhile=nothing)
 
