@@ -44,14 +44,26 @@ def add_triples(a, b, c, d, e, f):
 
 
 @triton.jit
-def units(query, key, scale):
+def product(a, b, BLOCK: tl.constexpr):
+    """a * b of a head's vectors, to be summed over lanes.
+
+    A lane with one product adds its neighbour's in one fma, its own not rounded, so that lanes end with sums that
+    differ in the last bit. Of several warps one lane's sum is everybody's. A head within a warp rounds its products
+    first, or threads that share a value of the output would store different ones.
+    """
+    return tl.fma(a, b, tl.zeros_like(a)) if BLOCK <= 32 else a * b
+
+
+@triton.jit
+def units(query, key, scale, BLOCK: tl.constexpr):
     """Query and key of length `scale` and one, and their product."""
+    q2, k2, qk = product(query, query, BLOCK), product(key, key, BLOCK), product(query, key, BLOCK)
     if INTERPRETED:  # which reduces several tensors value by value
-        q = tl.sum(query * query, axis=0)
-        k = tl.sum(key * key, axis=0)
-        both = tl.sum(query * key, axis=0)
+        q = tl.sum(q2, axis=0)
+        k = tl.sum(k2, axis=0)
+        both = tl.sum(qk, axis=0)
     else:
-        q, k, both = tl.reduce((query * query, key * key, query * key), 0, add_triples)
+        q, k, both = tl.reduce((q2, k2, qk), 0, add_triples)
     q = tl.rsqrt(q + 1e-6) * scale
     k = tl.rsqrt(k + 1e-6)
     return query * q, key * k, both * q * k
@@ -190,9 +202,9 @@ def mix(
         value = convolved(v0, v1, v2, v3, wv0, wv1, wv2, wv3)
         decay = softplus(alpha + bias) * rate
         strength = 1.0 / (1.0 + tl.exp(-beta))
-        query, key, both = units(query, key, scale)
+        query, key, both = units(query, key, scale, BLOCK)
         state, out = step_and_read(state, key, query, both, value, decay, strength)
-        out = out * tl.rsqrt(tl.sum(out * out, axis=0) / DIM + eps) * norm / (1.0 + tl.exp(-gate))
+        out = out * tl.rsqrt(tl.sum(product(out, out, BLOCK), axis=0) / DIM + eps) * norm / (1.0 + tl.exp(-gate))
         p_row = p_operand + row.to(tl.int64) * PADDED
         store_operand(p_row, head * DIM + b_dim, out, m_dim, EXACT)
         if PADDED > HEADS * DIM:
