@@ -124,19 +124,23 @@ def _soften(emit: Emit, args: Any) -> None:
     def place(n: Any) -> Any:
         return emit.at(scores, builder.mul(n, emit.number(LANES)))
 
+    def seen(n: Any) -> Any:
+        return emit.below(builder.sub(tokens, builder.mul(n, emit.number(LANES))))
+
     def more(n: Any, largest: list[Any]) -> list[Any]:
         value = emit.load(place(n))
-        return [builder.select(builder.fcmp_ordered(">", value, largest[0]), value, largest[0])]
+        # Behind the last token of several runs lies whatever was there.
+        found = builder.and_(seen(n), builder.fcmp_ordered(">", value, largest[0]))
+        return [builder.select(found, value, largest[0])]
 
-    largest = emit.loop(blocks, [emit.load(scores)], more)[0]
+    largest = emit.loop(blocks, [emit.spread(builder.load(scores))], more)[0]
     for half in (8, 4, 2, 1):
         other = builder.shuffle_vector(largest, largest, ir.Constant(INTEGERS, [lane ^ half for lane in range(LANES)]))
         largest = builder.select(builder.fcmp_ordered(">", other, largest), other, largest)
 
     def block(n: Any, sums: list[Any]) -> list[Any]:
         value = exponential(emit, builder.fsub(emit.load(place(n)), largest))
-        seen = emit.below(builder.sub(tokens, builder.mul(n, emit.number(LANES))))
-        value = builder.select(seen, value, emit.zero)
+        value = builder.select(seen(n), value, emit.zero)
         emit.store(value, place(n))
         return [builder.fadd(sums[0], value)]
 

@@ -11,6 +11,9 @@ import kernels.norm.reference as norm_reference
 import kernels.qsa.reference as qsa_reference
 import kernels.rope.reference as rope_reference
 from kernels.attention.op import KvPages, attend, prepare
+from kernels.compiled.arrays import Floats
+from kernels.compiled.attend import soften
+from kernels.compiled.jit import compiled
 from kernels.qsa.op import IndexPages, pool_keys, select_blocks
 from kernels.rope import rope_tables
 
@@ -162,3 +165,22 @@ def test_pooled_keys_are_averaged_then_normed_then_rotated() -> None:
     pool_keys(index, keys.numpy(), table, blocks, *tables(blocks[:, 1], 4), weight.numpy(), EPS)
     near(index.pooled.reshape(10, 8)[blocks[:, 2]], wanted, 1e-4)
     assert int(np.isnan(index.pooled).any(2).sum()) == 7
+
+
+@compiled
+def softened(scores: Floats, tokens: int, total: Floats) -> None:
+    soften(scores, 0, tokens, total, 0)
+
+
+@pytest.mark.parametrize("behind", [1e30, np.inf, np.nan])
+@pytest.mark.parametrize("tokens", [1, 15, 16, 17, 29])
+def test_what_lies_behind_the_last_score_counts_for_nothing(tokens: int, behind: float) -> None:
+    """Runs of tokens leave there what was in memory, and it was once taken for the largest score."""
+    scores, total = np.full(48, behind, np.float32), np.full(1, np.nan, np.float32)
+    own = np.random.default_rng(tokens).standard_normal(tokens).astype(np.float32) * 5
+    scores[:tokens] = own
+    softened(scores, tokens, total)
+    wanted = np.exp(own - own.max())
+    assert np.allclose(scores[:tokens], wanted, rtol=1e-5, atol=1e-7)
+    assert np.allclose(total[0], wanted.sum(), rtol=1e-5)
+    assert not scores[tokens : -(-tokens // 16) * 16].any()
