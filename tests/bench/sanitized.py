@@ -8,17 +8,17 @@ from pathlib import Path
 
 import torch
 
-from appliance.examine import BUILTIN_MODEL
 from appliance.gguf.reader import open_set
 from appliance.model.interface import Ask
 from appliance.model.qwen4exp.device.model import DeviceModel, load_device_model
 from appliance.model.qwen4exp.spec import ModelSpec, read_spec
 from appliance.model.window import Span, Window
 from tests.device.decoding import decode
-from tests.device.models import ORACLE, open_slot, plan_of
+from tests.device.models import ORACLE, ROOT, open_slot, plan_of
 
 PROMPTS = ((1, 5, 9, 3), (3, 9, 5, 1))
 BUILTIN = "builtin"
+BUILTIN_MODEL = ROOT / "appliance" / "data" / "strata-tiny.gguf"
 
 
 def main() -> None:
