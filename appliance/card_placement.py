@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from appliance.card_sizing import HOST_RUNTIME_BYTES, CardAsk, CardSizes, card_sizes, kv_type
@@ -12,7 +12,7 @@ from appliance.model.qwen4exp.device_footprint import RING, WINDOW_ROWS
 from appliance.model.qwen4exp.footprint import ngram_bytes
 from appliance.model.qwen4exp.handoff_footprint import pinned_bytes
 from appliance.model.qwen4exp.loading_footprint import STAGING_BYTES
-from appliance.model.qwen4exp.prompt_footprint import chunk_rows
+from appliance.model.qwen4exp.prompt_footprint import STAGED_ROWS, chunk_rows, recorded_rows
 from appliance.model.qwen4exp.spec import ModelSpec
 from appliance.model.qwen4exp.stage_footprint import ModelBytes, model_bytes
 from appliance.placed import Item, Placement, Shape, StagePlan
@@ -73,6 +73,10 @@ class Pricing:
         )
         return StageCost(sizes.short, seconds, seconds)
 
+    def best(self) -> tuple[int, ...]:
+        """First layers of the later cards in the split that decodes fastest."""
+        return best_split(self.cost, stages=len(self.cards), layers=self.model.layers)
+
     def slowest(self, split: Sequence[int]) -> StageCost:
         """What the slowest card of a split takes."""
         costs = [self.cost(stage, layers) for stage, layers in enumerate(ranges(split, self.model.layers))]
@@ -85,16 +89,19 @@ def ranges(split: Sequence[int], layers: int) -> list[range]:
 
 
 def size_up_cards(shape: Shape, *, machine: Machine, spec: ModelSpec, rig: Rig, device: Device) -> Placement:
-    """Prices one shape on the device's cards; it may not fit."""
-    pricing = _pricing(shape, machine=machine, spec=spec, rig=rig, cards=device.cards)
-    stated = rig.cards.layer_split
-    several = len(device.cards) > 1
-    automatic = best_split(pricing.cost, stages=len(device.cards), layers=spec.trunk_layers) if several else ()
-    split = automatic if stated == "auto" or not several else stated
-    sizes = [pricing.sizes(stage, layers) for stage, layers in enumerate(ranges(split, spec.trunk_layers))]
+    """Prices one shape on the device's cards; it may not fit.
+
+    Prompt chunks are recorded where every card holds all its experts beside what that takes.
+    """
+    recorded = not rig.engine.plain and shape.home in ("vram", "ram")
+    pricing = _pricing(shape, machine=machine, spec=spec, rig=rig, cards=device.cards, recorded=recorded)
+    split, sizes = _parted(pricing, rig.cards.layer_split)
+    if recorded and any(one.experts < one.all_experts or one.short for one in sizes):
+        pricing = _pricing(shape, machine=machine, spec=spec, rig=rig, cards=device.cards, recorded=False)
+        split, sizes = _parted(pricing, rig.cards.layer_split)
     said = list(notes(spec, rig, device))
-    if split != automatic and (cost := _price_of_split(pricing, split, automatic)):
-        said.append(cost)
+    if split and rig.cards.layer_split != "auto":
+        said += _price_of_split(pricing, split)
     budget = machine.ram.budget_bytes
     draft_max = rig.serving.draft_max if spec.has_draft else 0
     return Placement(
@@ -122,10 +129,19 @@ def size_up_cards(shape: Shape, *, machine: Machine, spec: ModelSpec, rig: Rig, 
         # What the ring of raw indexer keys can tell apart.
         span_rows=RING - spec.block_tokens + 1,
         chunk_rows=pricing.ask.chunk_rows,
+        recorded_rows=recorded_rows(pricing.ask.recorded_rows),
         groups=pricing.ask.groups,
         plain=rig.engine.plain,
         nvtx=rig.engine.nvtx,
     )
+
+
+def _parted(pricing: Pricing, stated: Sequence[int] | str) -> tuple[tuple[int, ...], list[CardSizes]]:
+    """First layers of the later cards, as stated or the best, and what each card then takes."""
+    split: tuple[int, ...] = ()
+    if len(pricing.cards) > 1:
+        split = pricing.best() if isinstance(stated, str) else tuple(stated)
+    return split, [pricing.sizes(stage, layers) for stage, layers in enumerate(ranges(split, pricing.model.layers))]
 
 
 def _through_ram(machine: Machine, spec: ModelSpec, pricing: Pricing) -> int:
@@ -160,13 +176,16 @@ def _stage(card: Card, layers: range, sizes: CardSizes) -> StagePlan:
     )
 
 
-def _pricing(shape: Shape, *, machine: Machine, spec: ModelSpec, rig: Rig, cards: tuple[Card, ...]) -> Pricing:
+def _pricing(
+    shape: Shape, *, machine: Machine, spec: ModelSpec, rig: Rig, cards: tuple[Card, ...], recorded: bool
+) -> Pricing:
     draft_max = rig.serving.draft_max if spec.has_draft else 0
     page_tokens, storage = page_size(spec), kv_type(rig, tokens=shape.tokens)
     budgets = tuple(
         (card.free_bytes if card.free_bytes is not None else card.vram_bytes or 0) - kept
         for card, kept in zip(cards, per_card(rig.cards.vram_reserve, len(cards)), strict=True)
     )
+    rows = _chunk_rows(spec, rig, tokens=shape.tokens, budgets=budgets, recorded=recorded)
     return Pricing(
         spec=spec,
         model=model_bytes(spec, page_tokens=page_tokens, kv_type=storage, draft=draft_max > 0),
@@ -179,7 +198,8 @@ def _pricing(shape: Shape, *, machine: Machine, spec: ModelSpec, rig: Rig, cards
             pages=shape.parallel * math.ceil(shape.tokens / page_tokens),
             home=shape.home,
             kv_type=storage,
-            chunk_rows=_chunk_rows(spec, rig, tokens=shape.tokens, budgets=budgets),
+            chunk_rows=rows,
+            recorded_rows=max(recorded_rows(rows), default=0) if recorded else 0,
             stages=len(cards),
             groups=_groups(rig, cards=len(cards), parallel=shape.parallel),
         ),
@@ -202,10 +222,11 @@ def _groups(rig: Rig, *, cards: int, parallel: int) -> int:
     return min(cards if stated == "auto" else stated, parallel)
 
 
-def _chunk_rows(spec: ModelSpec, rig: Rig, *, tokens: int, budgets: Sequence[int]) -> int:
+def _chunk_rows(spec: ModelSpec, rig: Rig, *, tokens: int, budgets: Sequence[int], recorded: bool) -> int:
     if rig.serving.prompt_chunk != "auto":
         return min(rig.serving.prompt_chunk, tokens)
-    return chunk_rows(spec, tokens=tokens, card_bytes=min(budgets), stages=len(budgets))
+    rows = chunk_rows(spec, tokens=tokens, card_bytes=min(budgets), stages=len(budgets))
+    return min(rows, STAGED_ROWS) if recorded and len(budgets) > 1 else rows
 
 
 def per_card(sizes: int | tuple[int, ...], cards: int) -> tuple[int, ...]:
@@ -213,13 +234,15 @@ def per_card(sizes: int | tuple[int, ...], cards: int) -> tuple[int, ...]:
     return (sizes,) * cards if isinstance(sizes, int) else sizes
 
 
-def _price_of_split(pricing: Pricing, split: Sequence[int], automatic: Sequence[int]) -> str:
-    """What a stated split costs against the automatic one; "" when nothing worth saying."""
+def _price_of_split(pricing: Pricing, split: Sequence[int]) -> Iterator[str]:
+    """What a stated split costs against the automatic one; nothing when it is not worth saying."""
+    automatic = pricing.best()
+    if tuple(split) == automatic:
+        return
     now, then = pricing.slowest(split), pricing.slowest(automatic)
     more = now.seconds / then.seconds - 1
-    if more < WORTH_SAYING:
-        return ""
-    return (
-        f"layer_split = {list(split)}: the slowest card takes {more:.0%} longer a window than with {list(automatic)}, "
-        f"which is what auto chooses here (estimate)"
-    )
+    if more >= WORTH_SAYING:
+        yield (
+            f"layer_split = {list(split)}: the slowest card takes {more:.0%} longer a window than with "
+            f"{list(automatic)}, which is what auto chooses here (estimate)"
+        )

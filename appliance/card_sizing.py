@@ -9,7 +9,7 @@ from appliance.model.qwen4exp.device_footprint import SWAP_MOVES, WINDOW_ROWS
 from appliance.model.qwen4exp.handoff_footprint import landing_bytes as window_landing_bytes
 from appliance.model.qwen4exp.handoff_footprint import leaving_bytes
 from appliance.model.qwen4exp.loading_footprint import packing_bytes
-from appliance.model.qwen4exp.prompt_footprint import chunk_bytes, landing_bytes, room_bytes
+from appliance.model.qwen4exp.prompt_footprint import chunk_bytes, graph_bytes, kept_bytes, landing_bytes, room_bytes
 from appliance.model.qwen4exp.spec import ModelSpec
 from appliance.model.qwen4exp.stage_footprint import ModelBytes
 from appliance.model.qwen4exp.window_footprint import WindowAsk, buffer_bytes
@@ -36,6 +36,7 @@ class CardAsk:
         home: of the n-gram table.
         kv_type: storage of keys and values.
         chunk_rows: of the longest prompt chunk; 0: prompts go through windows.
+        recorded_rows: of the longest that is recorded; 0: none is.
         stages, groups: of the layers, and of conversations whose windows follow each other through them.
     """
 
@@ -45,6 +46,7 @@ class CardAsk:
     home: str
     kv_type: str
     chunk_rows: int
+    recorded_rows: int = 0
     stages: int = 1
     groups: int = 1
 
@@ -129,7 +131,8 @@ def card_sizes(
         cache: for its experts, as the rig states it; None: all that is left.
     """
     found, last = model.stage(layers), layers.stop == model.layers
-    prompts = chunk_bytes(spec, rows=ask.chunk_rows) if ask.chunk_rows else 0
+    prompts = chunk_bytes(spec, rows=ask.chunk_rows, tokens=ask.tokens) if ask.chunk_rows else 0
+    prompts += graph_bytes(spec, rows=ask.recorded_rows, tokens=ask.tokens)
     windows = WindowAsk(
         tokens=ask.tokens,
         slots=ask.slots,
@@ -141,7 +144,7 @@ def card_sizes(
         "dense": found.dense,
         "states": (ask.slots + 1) * found.fixed,
         "pages": (ask.pages + 1) * found.page,
-        "buffers": buffer_bytes(spec, windows),
+        "buffers": buffer_bytes(spec, windows) + kept_bytes(spec, rows=ask.recorded_rows),
         "prompts": prompts,
         "handoff": _handoff_bytes(spec, ask, first=layers.start == 0, last=last),
         "rules": (ask.slots + 1) * spec.vocabulary * RULE_BYTES if last else 0,

@@ -75,6 +75,7 @@ class Placement:
         stages: the cards in the order of their layers; empty on the CPU.
         max_rows, span_rows: rows of the largest window, and of one conversation in it; None where nothing bounds them.
         chunk_rows: of a turn that one longer prompt has for itself; 0 where prompts share windows.
+        recorded_rows: sizes of such turns that are recorded as graphs.
         groups: most groups of conversations that follow each other through the cards.
         plain, nvtx: every launch by itself, without graphs; named ranges for Nsight Systems.
         notes: sentences for whoever reads the plan.
@@ -101,6 +102,7 @@ class Placement:
     max_rows: int | None = None
     span_rows: int | None = None
     chunk_rows: int = 0
+    recorded_rows: tuple[int, ...] = ()
     groups: int = 1
     plain: bool = False
     nvtx: bool = False
@@ -172,6 +174,7 @@ class Placement:
             stage_pool_bytes=tuple(stage.expert_bytes for stage in self.stages),
             groups=self.groups,
             chunk_rows=self.chunk_rows,
+            recorded_rows=self.recorded_rows,
             plain=self.plain,
             nvtx=self.nvtx,
         )

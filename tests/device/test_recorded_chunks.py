@@ -9,9 +9,13 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from appliance.model.qwen4exp import prompt_footprint
 from appliance.model.qwen4exp.chunk_shapes import ChunkShape, ChunkShapes
 from appliance.model.qwen4exp.device import prompt
 from appliance.model.qwen4exp.device.model import DeviceModel
+from appliance.model.qwen4exp.prompt_footprint import kept_bytes
+from kernels.attention import prompt as attention
+from kernels.qsa import prompt as selection
 from tests.device.models import ON_CARD, load, open_slot, window
 from tests.device.test_oracle_device import expected, near
 
@@ -128,6 +132,15 @@ def test_experts_in_ram_are_launched_one_by_one() -> None:
     assert part.launcher.prompts is not None
     assert not list(part.launcher.prompts.shapes())
     part.close()
+
+
+def test_the_placement_knows_what_is_kept() -> None:
+    """Tokens and streams of the longest shape, and the kernels' own bounds."""
+    model, none = loaded(), loaded(recorded=False)
+    sizes = [one.launcher.prompts.size_bytes for one in (model, none) if one.launcher.prompts is not None]
+    assert sizes[0] - sizes[1] == kept_bytes(model.spec, rows=ROWS[-1])
+    bounds = (prompt_footprint.LINE_BYTES, prompt_footprint.SCORE_VALUES, prompt_footprint.LIST_BLOCKS)
+    assert bounds == (attention.LINE_BYTES, selection.SCORE_VALUES, selection.LIST)
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
+from appliance.model.qwen4exp.chunk_shapes import RECORDED_ROWS
 from appliance.model.qwen4exp.footprint import FLOAT
 from appliance.model.qwen4exp.handoff_footprint import leaving_bytes
 from appliance.model.qwen4exp.spec import ModelSpec
@@ -18,6 +19,17 @@ MOST_LANDING: Final = 8
 CHUNK_ROWS: Final = (8192, 4096, 2048, 1024, 512)
 CHUNK_SHARE: Final = 1 / 16
 """Of a card's memory, at most, for the rows of a chunk, and for those that are on their way to the next card."""
+
+STAGED_ROWS: Final = 2048
+"""Of the longest recorded chunk of a prompt that passes several cards: while one computes a chunk, the next one has the
+chunk before. A shorter one would read every matrix and nearly all experts for too few rows."""
+
+LINE_BYTES: Final = 1 << 28
+SCORE_VALUES: Final = 1 << 25
+LIST_BLOCKS: Final = 4096
+"""Bounds of what attention holds of a long text, as `kernels.attention.prompt` and `kernels.qsa.prompt` have them."""
+LIBRARY_BYTES: Final = 32 << 20
+"""Working memory of the library's products on the stream where chunks are recorded."""
 
 HALF: Final = 2
 SLICE_ROWS: Final = 2048
@@ -55,8 +67,31 @@ def room_bytes(spec: ModelSpec) -> int:
     return max(sizes) * HALF
 
 
-def chunk_bytes(spec: ModelSpec, *, rows: int) -> int:
-    """What is alive at once while a chunk of so many rows runs."""
+def text_bytes(spec: ModelSpec, *, rows: int, tokens: int) -> int:
+    """What attention holds of a text: keys and values in order, or before that the scores of the rows' blocks."""
+    head, blocks = 2 * tokens * spec.head_dim * HALF, tokens // spec.block_tokens
+    line = max(1, min(spec.kv_heads, LINE_BYTES // max(1, head))) * head
+    return max(line, min(rows * blocks, SCORE_VALUES) * FLOAT * (2 if blocks > LIST_BLOCKS else 1))
+
+
+def recorded_rows(chunk_rows: int) -> tuple[int, ...]:
+    """Sizes of recorded chunks where none is longer than `chunk_rows`."""
+    return tuple(rows for rows in RECORDED_ROWS if rows <= chunk_rows)
+
+
+def kept_bytes(spec: ModelSpec, *, rows: int) -> int:
+    """Tokens and streams of recorded chunks of up to so many rows, which have a place of their own."""
+    return rows * (spec.wide + 1) * FLOAT
+
+
+def graph_bytes(spec: ModelSpec, *, rows: int, tokens: int) -> int:
+    """What lies between the launches of recorded chunks of up to so many rows: all of a stage share it."""
+    streams = rows * spec.wide * FLOAT
+    return chunk_bytes(spec, rows=rows, tokens=tokens) - streams + LIBRARY_BYTES if rows else 0
+
+
+def chunk_bytes(spec: ModelSpec, *, rows: int, tokens: int = 0) -> int:
+    """What is alive at once while a chunk of so many rows of a text of up to `tokens` runs."""
     hidden, heads = spec.hidden, spec.query_heads * spec.head_dim
     kept = spec.wide * FLOAT + (spec.experts_used + 1) * hidden * HALF + 2 * hidden * HALF
     linear = (spec.gdn_qkv_width + 2 * spec.gdn_value_width) * HALF + 4 * spec.gdn_value_heads * FLOAT
@@ -67,7 +102,8 @@ def chunk_bytes(spec: ModelSpec, *, rows: int) -> int:
     streams = some * spec.wide * 3 * HALF
     states = some // DELTA_ROWS * spec.gdn_value_heads * spec.gdn_head_dim**2 * HALF
     delta = some * (2 * spec.gdn_key_heads + 3 * spec.gdn_value_heads) * spec.gdn_head_dim * HALF + states
-    return rows * (kept + max(linear, attention, experts)) + max(streams, delta)
+    text = text_bytes(spec, rows=rows, tokens=tokens)
+    return rows * (kept + max(linear, attention, experts)) + max(streams, delta, text)
 
 
 def chunk_rows(spec: ModelSpec, *, tokens: int, card_bytes: int, stages: int = 1) -> int:

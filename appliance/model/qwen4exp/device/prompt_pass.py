@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -23,6 +24,8 @@ from kernels.hyper.prompt import write_and_read_chunk
 from kernels.rope.decode import RopeRows
 
 HEAD_WORDS: Final = 2 * PLACE_WORDS
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +130,20 @@ class ChunkPass:
         return self._recording and shape not in self._graphs
 
     def record(self, shape: ChunkShape) -> None:
-        """Runs the launches once over rows of nobody, which compiles them, then records. Waits for the device."""
+        """Runs the launches once over rows of nobody, which compiles them, then records. Waits for the device.
+
+        Where the card has no memory for that, nothing more is recorded: chunks are launched one by one.
+        """
+        try:
+            self._record(shape)
+        except torch.OutOfMemoryError:
+            self._recording = False
+            torch.cuda.empty_cache()
+            _log.warning(
+                "event=chunks_not_recorded device=%s rows=%d reach=%d", self.stage.device, shape.rows, shape.reach
+            )
+
+    def _record(self, shape: ChunkShape) -> None:
         stage, given = self.stage, self._kept(shape)
         nobody = (0,) * min(shape.rows, shape.reach)
         held = words_of(slot=stage.common.plan.slots, start=0, tokens=nobody, rows=shape.rows, pinned=False)
