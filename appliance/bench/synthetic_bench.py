@@ -84,7 +84,10 @@ def kernel_table(model: DeviceModel, asked: Bench) -> list[kernels.KernelTime]:
 
 def time_prompts(model: DeviceModel, lengths: Sequence[int]) -> list[PromptTime]:
     """Reads prompts of these lengths through the engine, alone."""
-    plan = model.plan
+    plan, chunks = model.plan, model.launcher.prompts
+    for length in lengths:
+        if chunks is not None:
+            chunks.prepare(length)
     config = EngineConfig(
         slots=plan.slots,
         page_tokens=plan.page_tokens,

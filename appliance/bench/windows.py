@@ -21,6 +21,7 @@ from appliance.model.qwen4exp.device.shapes import StepShape
 from appliance.model.qwen4exp.device.stage import Common
 from appliance.model.qwen4exp.device.tables import bucket_of
 from appliance.model.qwen4exp.device.work import Draws
+from appliance.model.qwen4exp.prompt_footprint import recorded_rows
 from kernels.rows import SpanPlan
 
 REPEATS = 20
@@ -99,6 +100,7 @@ def load(bench: Bench) -> DeviceModel:
         max_tokens=tokens,
         max_window_rows=40,
         chunk_rows=bench.chunk_rows,
+        recorded_rows=recorded_rows(bench.chunk_rows),
         draft_max=4 if bench.draft else 0,
         kv_type=bench.kv_type,
         plain=bench.plain,

@@ -109,6 +109,13 @@ class Prompts:
         """Those that are recorded, the likeliest first."""
         return self._shapes.all()
 
+    def prepare(self, tokens: int) -> None:
+        """Records what a text of so many tokens needs that is read alone, chunk by chunk."""
+        for start in range(0, tokens, self._most_rows):
+            shape = self._shapes.of(start=start, count=min(self._most_rows, tokens - start))
+            if shape is not None:
+                self.record(shape)
+
     def missing(self, shape: ChunkShape) -> bool:
         """Whether the shape could be recorded and is not, on some stage."""
         return any(one.missing(shape) for one in self._passes)
