@@ -19,6 +19,8 @@ from kernels.compiled.emit import BYTE_POINTER, BYTES, LANES, POINTER, WORD, Emi
 from kernels.compiled.jit import address_of
 from kernels.compiled.vector import TILE, VECTORS
 
+Body = Callable[[Emit, Any], None]
+
 # Rows at a time, and how many tiles then: as many as keep their sums in the 32 registers of a processor with vectors of
 # 16 floats.
 _WIDE = {1: 4, 2: 4, 3: 2, 4: 2, 5: 1, 6: 1, 7: 1, 8: 1}
@@ -26,7 +28,7 @@ MOST_ROWS: Final = 8
 # Steps of a group that are written out, so that counting them costs little; every group is a multiple of this.
 _STEPS = 4
 # Codes that are asked for this far ahead: weights come from memory, and its own guess ends with every page of 4096.
-_AHEAD = 2048
+AHEAD: Final = 2048
 # Sums that are kept in registers beside those of a group.
 _KEPT = 10
 
@@ -39,17 +41,17 @@ def _floats(rows: int) -> Callable[[Emit, Any], None]:
 
     def body(emit: Emit, args: Any) -> None:
         x, x_step, weights, out, out_step, tiles, count = args
-        sources = _lines(emit, x, x_step, rows)
+        sources = lines_of(emit, x, x_step, rows)
         size = emit.builder.mul(count, emit.number(TILE))
 
         def some(tile: Any, wide: int) -> None:
-            starts = _lines(emit, emit.at(weights, emit.builder.mul(tile, size)), size, wide)
+            starts = lines_of(emit, emit.at(weights, emit.builder.mul(tile, size)), size, wide)
 
             def step(k: Any, sums: list[Any]) -> list[Any]:
-                return _outer(emit, sources, k, _columns(emit, starts, k), sums)
+                return outer(emit, sources, k, columns_of(emit, starts, k), sums)
 
             sums = emit.loop(count, [emit.zero] * (rows * wide * VECTORS), step)
-            for total, place in zip(sums, _places(emit, out, out_step, tile, rows, wide), strict=True):
+            for total, place in zip(sums, places_of(emit, out, out_step, tile, rows, wide), strict=True):
                 emit.store(total, place)
 
         _all_tiles(emit, tiles, rows, some)
@@ -67,16 +69,16 @@ def _codes(rows: int) -> Callable[[Emit, Any], None]:
     def body(emit: Emit, args: Any) -> None:
         builder = emit.builder
         x, x_step, codes, scales, low, totals, lowered, out, out_step, tiles, groups, group = args
-        sources, total_lines = _lines(emit, x, x_step, rows), _lines(emit, totals, groups, rows)
+        sources, total_lines = lines_of(emit, x, x_step, rows), lines_of(emit, totals, groups, rows)
         size = builder.mul(builder.mul(groups, group), emit.number(TILE))
         scale_size = builder.mul(groups, emit.number(TILE))
         steps = builder.udiv(group, emit.number(_STEPS))
 
         def some(tile: Any, wide: int) -> None:
-            places = _places(emit, out, out_step, tile, rows, wide)
-            starts = _lines(emit, emit.at(codes, builder.mul(tile, size)), size, wide)
+            places = places_of(emit, out, out_step, tile, rows, wide)
+            starts = lines_of(emit, emit.at(codes, builder.mul(tile, size)), size, wide)
             scale_starts, low_starts = (
-                _lines(emit, emit.at(line, builder.mul(tile, scale_size)), scale_size, wide) for line in (scales, low)
+                lines_of(emit, emit.at(line, builder.mul(tile, scale_size)), scale_size, wide) for line in (scales, low)
             )
             count = len(places)
             kept = count <= _KEPT
@@ -85,12 +87,12 @@ def _codes(rows: int) -> Callable[[Emit, Any], None]:
                 base = builder.mul(first, emit.number(TILE))
                 for inside in range(_STEPS):
                     offsets = [emit.number(inside * TILE + v * LANES) for v in range(VECTORS)]
-                    stored = [emit.load(emit.at(start, base, offset), BYTES) for start in starts for offset in offsets]
-                    columns = [emit.converted(value) for value in stored]
+                    loaded = [emit.load(emit.at(start, base, offset), BYTES) for start in starts for offset in offsets]
+                    columns = [emit.converted(value) for value in loaded]
                     if inside % 2 == 0:
                         for start in starts:
-                            emit.prefetch(emit.at(start, base, emit.number(inside * TILE + _AHEAD)))
-                    sums = _outer(emit, sources, builder.add(first, emit.number(inside)), columns, sums)
+                            emit.prefetch(emit.at(start, base, emit.number(inside * TILE + AHEAD)))
+                    sums = outer(emit, sources, builder.add(first, emit.number(inside)), columns, sums)
                 return sums
 
             def whole(g: Any, carried: list[Any]) -> list[Any]:
@@ -100,20 +102,20 @@ def _codes(rows: int) -> Callable[[Emit, Any], None]:
                     [emit.zero] * count,
                     lambda n, sums: step(builder.add(first, builder.mul(n, emit.number(_STEPS))), sums),
                 )
-                factors = _columns(emit, scale_starts, g)
+                factors = columns_of(emit, scale_starts, g)
                 before = carried if kept else [emit.load(place) for place in places]
                 found = [emit.fma(sums[n], factors[n % len(factors)], before[n]) for n in range(count)]
                 found = emit.when(
                     builder.icmp_signed("!=", lowered, emit.number(0)),
                     found,
-                    lambda sums: _outer(emit, total_lines, g, _columns(emit, low_starts, g), sums),
+                    lambda sums: outer(emit, total_lines, g, columns_of(emit, low_starts, g), sums),
                 )
-                return found if kept else _stored(emit, found, places)
+                return found if kept else stored(emit, found, places)
 
             if kept:
-                _stored(emit, emit.loop(groups, [emit.zero] * count, whole), places)
+                stored(emit, emit.loop(groups, [emit.zero] * count, whole), places)
             else:
-                _stored(emit, [emit.zero] * count, places)
+                stored(emit, [emit.zero] * count, places)
                 emit.loop(groups, [], whole)
 
         _all_tiles(emit, tiles, rows, some)
@@ -132,7 +134,7 @@ def _all_tiles(emit: Emit, tiles: Any, rows: int, some: Callable[[Any, int], Non
     emit.repeat(builder.sub(tiles, done), lambda n: some(builder.add(done, n), 1))
 
 
-def _any(name: str, bodies: Mapping[int, Callable[[Emit, Any], None]], kinds: str) -> Any:
+def any_rows(name: str, bodies: Mapping[int, Callable[[Emit, Any], None]], kinds: str) -> Any:
     """Rows, and then what the function for so many rows gets; pointers (p) are whole numbers, as are all others."""
 
     @intrinsic  # type: ignore[untyped-decorator]
@@ -160,8 +162,8 @@ def _any(name: str, bodies: Mapping[int, Callable[[Emit, Any], None]], kinds: st
     return run
 
 
-_run_floats = _any("floats", {rows: _floats(rows) for rows in _WIDE}, "pnppnnn")
-_run_codes = _any("codes", {rows: _codes(rows) for rows in _WIDE}, "pnbpppnpnnnn")
+_run_floats = any_rows("floats", {rows: _floats(rows) for rows in _WIDE}, "pnppnnn")
+_run_codes = any_rows("codes", {rows: _codes(rows) for rows in _WIDE}, "pnbpppnpnnnn")
 
 
 @cache
@@ -265,31 +267,31 @@ def multiply_codes(
     return types.void(i, x, i, i, i, codes, i, scales, lows, i, totals, i, i, out, i, i, i, i, i), code
 
 
-def _lines(emit: Emit, pointer: Any, step: Any, count: int) -> list[Any]:
+def lines_of(emit: Emit, pointer: Any, step: Any, count: int) -> list[Any]:
     """Pointers at equal distances."""
     return [emit.at(pointer, emit.builder.mul(step, emit.number(n))) for n in range(count)]
 
 
-def _places(emit: Emit, pointer: Any, step: Any, tile: Any, rows: int, tiles: int) -> list[Any]:
+def places_of(emit: Emit, pointer: Any, step: Any, tile: Any, rows: int, tiles: int) -> list[Any]:
     """Where the vectors of the rows' tiles begin."""
-    lines = _lines(emit, emit.at(pointer, emit.builder.mul(tile, emit.number(TILE))), step, rows)
+    lines = lines_of(emit, emit.at(pointer, emit.builder.mul(tile, emit.number(TILE))), step, rows)
     return [emit.at(line, emit.number(v * LANES)) for line in lines for v in range(tiles * VECTORS)]
 
 
-def _columns(emit: Emit, starts: list[Any], line: Any) -> list[Any]:
+def columns_of(emit: Emit, starts: list[Any], line: Any) -> list[Any]:
     """A line of every tile."""
     at = emit.builder.mul(line, emit.number(TILE))
     return [emit.load(emit.at(start, at, emit.number(v * LANES))) for start in starts for v in range(VECTORS)]
 
 
-def _outer(emit: Emit, sources: list[Any], k: Any, columns: list[Any], sums: list[Any]) -> list[Any]:
+def outer(emit: Emit, sources: list[Any], k: Any, columns: list[Any], sums: list[Any]) -> list[Any]:
     """The sums and value k of every row times the columns."""
     width = len(columns)
     values = [emit.spread(emit.builder.load(emit.at(source, k))) for source in sources]
     return [emit.fma(values[i // width], columns[i % width], sums[i]) for i in range(len(sums))]
 
 
-def _stored(emit: Emit, values: list[Any], places: list[Any]) -> list[Any]:
+def stored(emit: Emit, values: list[Any], places: list[Any]) -> list[Any]:
     """Writes the values; nothing is carried on."""
     for value, place in zip(values, places, strict=True):
         emit.store(value, place)

@@ -9,7 +9,8 @@ import torch
 from torch.nn.functional import pad
 
 from kernels.compiled.product import kernels
-from kernels.compiled.vector import TILE
+from kernels.compiled.vector import TILE, VECTORS
+from kernels.compiled.whole import GROUP, MOST_INPUTS, whole_kernel
 from kernels.matrix.matrix import Matrix
 from kernels.planes.fields import SPLIT, Fields
 from kernels.planes.format import FORMATS, FORMATS_OF_TYPE, TABLES, PlaneFormat
@@ -180,9 +181,12 @@ def join(parts: Sequence[Part]) -> Matrix:
     inputs = parts[0].values.shape[1]
     scales = [part.scales for part in first if part.scales is not None]
     lows = [part.lows for part in first if part.lows is not None]
+    codes = _tiles([part.values for part in first], inputs, torch.int8)
     codes_kernel, floats_kernel = kernels()
+    if first and first[0].group == GROUP and inputs <= MOST_INPUTS and (whole := whole_kernel()):
+        codes, codes_kernel = in_fours(codes), whole
     return Matrix(
-        codes=_tiles([part.values for part in first], inputs, torch.int8).numpy(),
+        codes=codes.numpy(),
         scales=_tiles(scales, inputs, torch.float32).numpy(),
         lows=_tiles(lows, 0, torch.float32).numpy(),
         floats=_tiles([part.floats() for part in rest], inputs, torch.float32).numpy(),
@@ -198,3 +202,9 @@ def _tiles(parts: Sequence[torch.Tensor], inputs: int, dtype: torch.dtype) -> to
     whole = torch.cat(list(parts)) if len(parts) > 1 else parts[0]
     whole = pad(whole, (0, 0, 0, -whole.shape[0] % TILE))
     return whole.view(-1, TILE, whole.shape[1]).transpose(1, 2).contiguous()
+
+
+def in_fours(codes: torch.Tensor) -> torch.Tensor:
+    """Codes [tiles, inputs, TILE] as the product in whole numbers reads them: four inputs of a column side by side."""
+    blocks = codes.view(-1, codes.shape[1] // GROUP, GROUP // 4, 4, VECTORS, TILE // VECTORS)
+    return blocks.permute(0, 1, 4, 2, 5, 3).reshape(codes.shape).contiguous()

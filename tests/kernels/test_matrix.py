@@ -7,11 +7,19 @@ import pytest
 import torch
 
 from kernels.compiled.vector import TILE
+from kernels.compiled.whole import GROUP, MOST_INPUTS
 from kernels.matrix import Matrix, Part, group_sums, join, multiply, multiply_tiles, reference, stack, stored
 from kernels.quant import dequantise
 from kernels.quant.table import FORMATS
 
 PLAIN = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+
+
+@pytest.fixture(params=["as the processor likes", "in float32"], autouse=True)
+def product(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every test runs with the products that the processor likes best, and with those that each of them has."""
+    if request.param == "in float32":
+        monkeypatch.setattr("kernels.matrix.part.whole_kernel", lambda: 0)
 
 
 def blocks(type_name: str, rows: int, columns: int, seed: int = 3) -> torch.Tensor:
@@ -124,6 +132,39 @@ def test_unlike_parts_are_stacked(other: str, kept: torch.dtype) -> None:
     stacked = stack(parts, runs=1)
     assert torch.equal(stacked.floats(), torch.cat([part.floats() for part in parts]))
     assert stacked.values.dtype == kept
+
+
+@pytest.mark.parametrize("size", [1e-24, 1e-3, 1.0, 1e6, 1e30])
+def test_products_are_as_near_as_float32_whatever_the_size(size: float) -> None:
+    part = stored("Q5_1", blocks("Q5_1", 64, 1024), columns=1024)
+    x = torch.randn(9, 1024) * torch.logspace(-3, 3, 1024) * size
+    found = torch.from_numpy(multiply(x.numpy(), join([part]))).double()
+    weights, exact = part.floats().double(), x.double()
+    wanted, most = exact @ weights.t(), exact.abs() @ weights.abs().t()
+    assert float(((found - wanted).abs() / most).max()) < 3e-7
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("at", [0, 31, 70])
+def test_what_is_no_number_stays_none_and_in_its_row(value: float, at: int) -> None:
+    matrix = join([stored("Q8_0", blocks("Q8_0", 64, 96), columns=96)])
+    x = torch.randn(3, 96).numpy()
+    wanted = multiply(x, matrix)
+    x[1, at] = value
+    found = multiply(x, matrix)
+    assert not np.isfinite(found[1]).any()
+    assert np.array_equal(found[[0, 2]], wanted[[0, 2]])
+
+
+@pytest.mark.parametrize("inputs", [MOST_INPUTS, MOST_INPUTS + GROUP])
+def test_rows_too_long_for_whole_numbers(inputs: int) -> None:
+    part, x = stored("Q8_0", blocks("Q8_0", 5, inputs), columns=inputs), torch.randn(2, inputs)
+    near(multiply(x.numpy(), join([part]))[:, :5], x @ part.floats().t())
+
+
+def test_zeros_give_zeros() -> None:
+    matrix = join([stored("Q8_0", blocks("Q8_0", 64, 64), columns=64)])
+    assert not multiply(np.zeros((2, 64), np.float32), matrix).any()
 
 
 def test_long_matrices_are_taken_apart_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
