@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -49,8 +49,27 @@ def rope_of(span: Span, device: str) -> RopeRows:
     return rope
 
 
-def read(layer: Layer, texts: Texts, span: Span, *, exact: bool, half: bool = False, sparse: bool = False) -> Read:
-    """One chunk through preparation, selection if sparse, and attention; `half` gives its products as fp16."""
+def filled(rope: RopeRows, nobody: int) -> RopeRows:
+    """Tables with more rows."""
+    more = torch.full((2, nobody, rope.cos.shape[2]), NAN, device=rope.cos.device)
+    return RopeRows(cos=torch.cat((rope.cos, more), 1), sin=torch.cat((rope.sin, more), 1))
+
+
+def read(
+    layer: Layer,
+    texts: Texts,
+    span: Span,
+    *,
+    exact: bool,
+    half: bool = False,
+    sparse: bool = False,
+    nobody: int = 0,
+    reach: int = 0,
+) -> Read:
+    """One chunk through preparation, selection if sparse, and attention.
+
+    `half` gives its products as fp16; `nobody` more rows are nobody's; launches are for texts of `reach` tokens.
+    """
     device = str(layer.pages.device)
     rows = window_rows([span], bucket=span.count, slots=SLOTS, device=device)
     mixed = texts.mixed(rows)
@@ -58,11 +77,13 @@ def read(layer: Layer, texts: Texts, span: Span, *, exact: bool, half: bool = Fa
     def part(terms: torch.Tensor | None) -> torch.Tensor:
         assert terms is not None
         total = terms.sum(0)
-        wide = torch.full((total.shape[0], total.shape[1], total.shape[2] + 3), NAN, device=device)
-        wide[:, :, :-3] = total
+        wide = torch.full((total.shape[0] + nobody, total.shape[1], total.shape[2] + 3), NAN, device=device)
+        wide[: total.shape[0], :, :-3] = total
         return (wide.half() if half else wide)[:, :, :-3]
 
-    chunk = Chunk.of(span.slot, span.start, rows.tokens)
+    tokens = torch.cat((rows.tokens, torch.zeros(nobody, dtype=torch.int32, device=device)))
+    chunk = Chunk.of(span.slot, span.start, tokens, count=span.count)
+    chunk = replace(chunk, reach=reach or span.start + span.count)
     query, index_query = prepare_chunk(
         MixedChunk(
             query=part(mixed.query),
@@ -72,7 +93,7 @@ def read(layer: Layer, texts: Texts, span: Span, *, exact: bool, half: bool = Fa
             index_key=part(mixed.index_key),
         ),
         chunk,
-        rope=rope_of(span, device),
+        rope=filled(rope_of(span, device), nobody),
         query_norm=layer.query_norm,
         key_norm=layer.key_norm,
         pool=layer.pool,
@@ -90,7 +111,8 @@ def read(layer: Layer, texts: Texts, span: Span, *, exact: bool, half: bool = Fa
     out = attend_chunk(
         query, part(mixed.gate), chunk, pool=layer.pool, pages=layer.pages, exact=exact, selection=selection
     )
-    return Read(query, index_query, out.view(span.count, HEADS, -1))
+    whole = None if index_query is None else index_query[: span.count]
+    return Read(query[: span.count], whole, out.view(span.count + nobody, HEADS, -1)[: span.count])
 
 
 SPANS = {"whole": [37], "odd": [1, 5, 18, 2, 23], "blocks": [16, 16, 8]}
@@ -148,6 +170,27 @@ def test_decode_windows_and_chunks_take_turns(device: str) -> None:
         (plain.indexer.pooled, mixed.indexer.pooled), (plain.indexer.ring, mixed.indexer.ring),
     ):  # fmt: skip
         torch.testing.assert_close(a[:-1], b[:-1], atol=2e-6, rtol=2e-6, equal_nan=True)
+
+
+@pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
+@pytest.mark.parametrize("nobody", [1, 30], ids=str)
+def test_rows_of_nobody_and_launches_for_longer_texts_change_no_bit(nobody: int, sparse: bool, device: str) -> None:
+    texts, layers = Texts(device), (make_layer(device), make_layer(device))
+    longest = layers[0].pages.shape[1] * layers[0].pool.keys.shape[2]
+    for at, count in ((0, 21), (21, 18)):
+        plain, wide = (
+            read(layer, texts, Span(1, at, count, count), exact=True, sparse=sparse, nobody=more, reach=reach)
+            for layer, more, reach in zip(layers, (0, nobody), (0, longest), strict=True)
+        )
+        assert plain.index_query is not None
+        assert wide.index_query is not None
+        for a, b in ((plain.query, wide.query), (plain.index_query, wide.index_query), (plain.out, wide.out)):
+            assert torch.equal(a, b)
+    for a, b in (
+        (layers[0].pool.keys, layers[1].pool.keys), (layers[0].pool.values, layers[1].pool.values),
+        (layers[0].indexer.pooled, layers[1].indexer.pooled), (layers[0].indexer.ring, layers[1].indexer.ring),
+    ):  # fmt: skip
+        assert torch.equal(a.nan_to_num(7.5), b.nan_to_num(7.5))
 
 
 def test_refuses_what_does_not_fit(device: str) -> None:

@@ -81,6 +81,31 @@ def test_pairs_are_sorted_and_every_tile_has_one_expert(device: str, rows: int) 
     assert set(listed[len(wanted) :]) <= {-1}
 
 
+def test_rows_of_nobody_choose_nobody(device: str) -> None:
+    """They are in no tile and counted nowhere, and their results are not written."""
+    layer = make_layer(device, "one-form")
+    layout, rows, live = layer.layout, 20, 13
+    logits = logits_of(rows, layout.experts, device, skew=2.0)
+    x = torch.randn(rows, layout.kind.hidden, generator=torch.Generator().manual_seed(3)).to(device)
+    x[live:] = float("nan")
+    outs, counted = [], []
+    for count in (live, rows):
+        counts = torch.zeros(layout.experts, dtype=torch.int32, device=device)
+        used = torch.tensor([live], dtype=torch.int32, device=device)
+        some = logits[:count].contiguous()
+        choice = choose_experts(some, layout=layout, gate_column=layout.experts + 4, counts=counts, used=used)
+        assert (choice.ids[live:] == -1).all()
+        out = torch.full((count, layout.used + 1, layout.kind.hidden), 7.5, device=device)
+        room = Room(room_halves(shared_matrices(parts_of(layer)), exact=True), device=device)
+        run_experts_chunk(x[:count], choice, experts=parts_of(layer), room=room, exact=True, out=out)
+        assert (out[live:, : layout.used] == 7.5).all()
+        outs.append(out[:live, : layout.used])
+        counted.append(counts)
+    assert torch.equal(*outs)
+    assert torch.equal(*counted)
+    assert int(counted[0].sum()) == live * layout.used
+
+
 def test_tiles_grow_with_the_rows() -> None:
     layout = make_layer("cpu", "one-form").layout
     assert [tile_rows(rows, layout, exact=False) for rows in (16, 40, 4000)] == [16, 32, 64]

@@ -27,24 +27,30 @@ class Text:
     tokens: Inputs = field(default_factory=list)
     outputs: list[torch.Tensor] = field(default_factory=list)
 
-    def read(self, inputs: Inputs) -> None:
-        """A prompt chunk; products are views of one wider tensor, whose other columns are poisoned."""
+    def read(self, inputs: Inputs, *, nobody: int = 0) -> None:
+        """A prompt chunk; products are views of one wider tensor, whose other columns are poisoned.
+
+        So are `nobody` more rows, which are nobody's.
+        """
         shape, device = self.engine.shape, self.engine.device
         products = []
         for place, width in enumerate(shape.widths):
-            wide = torch.full((len(inputs), width + 3), float("nan"))
-            wide[:, :width] = torch.stack([values[place] for values in inputs])
+            wide = torch.full((len(inputs) + nobody, width + 3), float("nan"))
+            wide[: len(inputs), :width] = torch.stack([values[place] for values in inputs])
             products.append(wide.to(device)[:, :width])
         if not self.exact:
             products = [*(product.half() for product in products[:2]), *products[2:]]
         out = run_delta_chunk(
             qkv=products[0], gate=products[1], alpha=products[2], beta=products[3],
-            chunk=Chunk.of(self.slot, len(self.tokens), torch.zeros(len(inputs), dtype=torch.int32, device=device)),
+            chunk=Chunk.of(
+                self.slot, len(self.tokens), torch.zeros(len(inputs) + nobody, dtype=torch.int32, device=device),
+                count=len(inputs),
+            ),
             weights=self.engine.weights, state=self.engine.state, eps=EPS, exact=self.exact,
         )  # fmt: skip
-        assert out.shape == (len(inputs), shape.heads * shape.dim)
+        assert out.shape == (len(inputs) + nobody, shape.heads * shape.dim)
         self.tokens += inputs
-        self.outputs += list(out.float().cpu())
+        self.outputs += list(out[: len(inputs)].float().cpu())
 
     def decode(self, inputs: Inputs, *, certain: int, keep: int) -> None:
         """A decode window, of which `keep` rows stay."""
@@ -111,6 +117,22 @@ def test_other_slots_keep_their_state(device: str) -> None:
         for slot in (0, 2, 3):
             assert torch.equal(now[slot].nan_to_num(7.5), old[slot].nan_to_num(7.5)), name
     assert engine.state.at[1].eq(20).all()
+
+
+@pytest.mark.parametrize("nobody", [1, 60, 200], ids=str)
+def test_rows_of_nobody_change_no_bit(nobody: int, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor do whole slices of them."""
+    monkeypatch.setattr(many, "SLICE_ROWS", 128)
+    texts = [Text(Engine(TINY, 2, device), 1) for _ in range(2)]
+    for text, more in zip(texts, (0, nobody), strict=True):
+        generator = torch.Generator().manual_seed(6)
+        text.read(draw(TINY, 70, generator), nobody=more)
+        text.read(draw(TINY, 20, generator), nobody=more)
+        text.decode(draw(TINY, 2, generator), certain=2, keep=2)
+    assert torch.equal(*(torch.stack(text.outputs) for text in texts))
+    for name in DeltaState.__slots__:
+        one, other = (getattr(text.engine.state, name).nan_to_num(7.5) for text in texts)
+        assert torch.equal(one, other), name
 
 
 def test_refuses_what_does_not_fit(device: str) -> None:

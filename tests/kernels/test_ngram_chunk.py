@@ -26,12 +26,16 @@ def read(
     *,
     parts: torch.Tensor | None = None,
     staged: Table | None = None,
+    count: int | None = None,
 ) -> torch.Tensor:
-    """x [rows, streams, hidden] of one chunk after the layer; parts are written with weight 1."""
+    """x [rows, streams, hidden] of one chunk after the layer; parts are written with weight 1.
+
+    All rows are somebody's, or the first `count`.
+    """
     device, w = layer.device, layer.weights
     found = x.clone().to(device)
     add_ngrams_chunk(
-        x=found, chunk=Chunk.of(slot, start, torch.tensor(tokens, dtype=torch.int32, device=device)),
+        x=found, chunk=Chunk.of(slot, start, torch.tensor(tokens, dtype=torch.int32, device=device), count=count),
         table=staged or layer.table, staged=staged is not None, hashing=layer.hashing, weights=w, order=3,
         state=layer.state,
         room=Room(room_halves([w.key, w.value], exact=layer.exact), device=device), eps=EPS, exact=layer.exact,
@@ -98,6 +102,21 @@ def test_rows_that_the_host_gathered_give_the_same_bits(device: str, monkeypatch
     picked = Table(table.raw[numbers.reshape(-1).to(device)], table.type_name, table.columns)
     wanted = read(layers[0], 1, 0, tokens, x)
     assert torch.equal(read(layers[1], 1, 0, tokens, x, staged=picked), wanted)
+
+
+@pytest.mark.parametrize("nobody", [1, 30], ids=str)
+def test_rows_of_nobody_change_nothing(nobody: int, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor do whole pieces of them."""
+    monkeypatch.setattr(many, "PIECE_ROWS", 16)
+    tokens, x = text(23)
+    layers = [Layer(device), Layer(device)]
+    wide = torch.cat((x[:20], torch.full((nobody, STREAMS, HIDDEN), float("nan"))))
+    plain = read(layers[0], 1, 0, tokens[:20], x[:20])
+    filled = read(layers[1], 1, 0, tokens[:20] + [RESET] * nobody, wide, count=20)
+    torch.testing.assert_close(filled[:20], plain, rtol=1e-5, atol=1e-5)
+    ends = [read(layer, 1, 20, tokens[20:], x[20:]) for layer in layers]
+    torch.testing.assert_close(*ends, rtol=1e-5, atol=1e-5)
+    assert torch.equal(layers[0].state.tokens, layers[1].state.tokens)
 
 
 def test_other_slots_keep_their_rings(device: str) -> None:

@@ -46,6 +46,21 @@ def test_rows_and_the_blocks_they_complete(start: int, rows: int, offset: int, d
     assert torch.equal(noted.cpu(), before)
 
 
+def test_rows_of_nobody_leave_the_ring(device: str) -> None:
+    tables = frequencies(dims=DIMS, theta=THETA, sections=SECTIONS, device=device)
+    rings = [torch.zeros(3, 16, 3, dtype=torch.int32, device=device) for _ in range(2)]
+    found = [
+        rope_chunk(
+            Chunk.of(1, 9, torch.zeros(rows, dtype=torch.int32, device=device), count=5), frequencies=tables,
+            block_tokens=4, axis_offset=torch.zeros(3, dtype=torch.int32, device=device), axis_ring=ring,
+        )
+        for rows, ring in zip((5, 40), rings, strict=True)
+    ]  # fmt: skip
+    assert torch.equal(*rings)
+    assert torch.equal(found[0].cos, found[1].cos[:, :5])
+    assert torch.equal(found[0].sin, found[1].sin[:, :5])
+
+
 def test_refusals(device: str) -> None:
     with pytest.raises(ValueError, match="blocks of 17 tokens"):
         rope_chunk(

@@ -29,18 +29,23 @@ class ChunkShape:
 
 
 class ChunkShapes:
-    """All of a model."""
+    """All of a model.
+
+    Attributes:
+        dense, most: the longest text that all rows see whole, and the longest.
+    """
 
     def __init__(self, rows: tuple[int, ...], *, dense: int, most: int) -> None:
-        """Lays out texts in steps.
+        """Lays texts out in steps.
 
         Args:
             rows: of recorded chunks; empty where none are.
             dense: the longest text whose rows see all of it, up to where other kernels are launched.
             most: the longest text.
         """
+        self.dense, self.most = min(dense, most), most
         self._rows = sorted(rows)
-        self._reaches = [min(dense, most)]
+        self._reaches = [self.dense]
         while self._reaches[-1] < most:
             self._reaches.append(min(2 * self._reaches[-1], most))
 

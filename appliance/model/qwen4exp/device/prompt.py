@@ -100,10 +100,20 @@ class Prompts:
 
     @torch.inference_mode()
     def warm(self) -> None:
-        """Runs chunks of the slot that belongs to nobody: compiles every launch, and takes the longest one's memory."""
-        nobody = self._parts.last_stage.common.plan.slots
-        for rows in sorted({min(rows, self._most_rows) for rows in (*WARM_ROWS, self._most_rows)}):
-            self.run(ChunkTail.of(nobody, 0, (0,) * rows), (), lane=0)
+        """Compiles every launch, by chunks of the slot that belongs to nobody, and takes the longest ones' memory.
+
+        One is the longest that is launched one by one, one the longest that is recorded.
+        """
+        nobody, shapes = self._parts.last_stage.common.plan.slots, self._shapes
+        places = [(0, min(rows, self._most_rows)) for rows in (*WARM_ROWS, self._most_rows)]
+        if self._most_rows <= shapes.dense < shapes.most:
+            # No chunk alone is long enough for rows that choose what they see.
+            places.append((shapes.dense, min(places[0][1], shapes.most - shapes.dense)))
+        for start, rows in sorted(set(places)):
+            self.run(ChunkTail.of(nobody, start, (0,) * rows), (), lane=0)
+        longest = shapes.of(start=0, count=min(shapes.most_rows, shapes.dense)) if shapes.most_rows else None
+        if longest is not None:
+            self.record(longest)
 
     def shapes(self) -> Iterator[ChunkShape]:
         """Those that are recorded, the likeliest first."""
