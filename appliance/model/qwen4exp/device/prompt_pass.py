@@ -132,16 +132,15 @@ class ChunkPass:
     def record(self, shape: ChunkShape) -> None:
         """Runs the launches once over rows of nobody, which compiles them, then records. Waits for the device.
 
-        Where the card has no memory for that, nothing more is recorded: chunks are launched one by one.
+        Where that fails, as it does without enough memory, nothing more is recorded: chunks are launched one by one.
         """
         try:
             self._record(shape)
-        except torch.OutOfMemoryError:
+        except RuntimeError as error:  # that of torch: out of memory, or a launch that cannot be recorded
             self._recording = False
             torch.cuda.empty_cache()
-            _log.warning(
-                "event=chunks_not_recorded device=%s rows=%d reach=%d", self.stage.device, shape.rows, shape.reach
-            )
+            reason = str(error).split("\n", 1)[0]
+            _log.warning("event=chunks_not_recorded device=%s reason=%r", self.stage.device, reason)
 
     def _record(self, shape: ChunkShape) -> None:
         stage, given = self.stage, self._kept(shape)
