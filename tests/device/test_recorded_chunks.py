@@ -121,6 +121,24 @@ def test_shapes_are_recorded_while_nobody_waits() -> None:
     assert prompts.captured == len(list(prompts.shapes()))
 
 
+def test_what_cannot_be_recorded_is_launched(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    prompts = loaded().launcher.prompts
+    assert prompts is not None
+    shape, one = next(prompts.shapes()), prompts._passes[0]
+
+    def fail(shape: ChunkShape) -> None:
+        raise torch.OutOfMemoryError(f"out of memory for {shape.rows} rows\nand much more")
+
+    monkeypatch.setattr(one, "_recording", True)
+    monkeypatch.setattr(one, "_record", fail)
+    assert prompts.missing(shape)
+    prompts.record(shape)
+    assert not prompts.missing(shape)
+    assert "event=chunks_not_recorded device=" in caplog.text
+    assert f"reason='out of memory for {shape.rows} rows'" in caplog.text
+    read(loaded(), prompt_of(20), (14,))
+
+
 def test_experts_in_ram_are_launched_one_by_one() -> None:
     """And chunks are then no longer than they are."""
     whole = loaded(recorded=False)
