@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from itertools import chain, islice, zip_longest
 from typing import Final
@@ -20,11 +19,10 @@ from appliance.model.qwen4exp.device.work import Draws
 # Of a chat's usual settings; greedy; of wide rules, which few ask for.
 _DRAWS: Final = (Draws(wide=False, greedy=False), Draws(wide=False, greedy=True), Draws(wide=True, greedy=False))
 
-# Captured before anybody is served, however long they take to compile: what an office's first one needs, which is a
-# prompt's end and then windows of a conversation alone.
-_FIRST: Final = 5
-# More are captured until so much time has passed; the others in idle moments.
-_PREPARE_S: Final = 1.0
+# Captured before anybody is served, however long they take to compile: what an office's first conversation needs. That is
+# a prompt's end and then windows alone, however it draws. The others come in idle moments, even where they would take no
+# time now: a start that goes on past what an earlier one compiled comes to what none did.
+_FIRST: Final = 2 * len(_DRAWS)
 # Graphs take memory of a card beside its plan; from here on the rest waits until a window needs it.
 _SPARE_BYTES: Final = 1 << 30
 
@@ -42,10 +40,10 @@ class Captures:
             self._coming = beside(coming(plan, drafts=drafts), launcher.chunk_shapes())
 
     def first(self) -> None:
-        """The likeliest."""
-        began_s, count = time.monotonic(), 0
-        while (count < _FIRST or time.monotonic() < began_s + _PREPARE_S) and self.one():
-            count += 1
+        """What a first conversation needs, and no more, whatever is compiled."""
+        for _ in range(_FIRST):
+            if not self.one():
+                return
 
     def one(self) -> bool:
         """One more; False when none is left, or no memory for it."""
@@ -72,8 +70,9 @@ def beside(windows: Iterator[StepShape], chunks: Iterator[ChunkShape]) -> Iterat
 def coming(plan: LoadPlan, *, drafts: bool) -> Iterator[StepShape]:
     """Every shape once.
 
-    One conversation with all its drafts, and a prompt's end; conversations with all their drafts, by their number;
-    prompts alone; a prompt beside conversations; then any other window; at last those with fewer drafts.
+    One conversation with all its drafts, and a prompt's end; a short prompt, which is no chunk; conversations with all
+    their drafts, by their number; prompts alone; a prompt beside conversations; then any other window; at last those
+    with fewer drafts.
     """
     most = plan.draft_max if drafts else 0
     told: set[StepShape] = set()
@@ -82,6 +81,7 @@ def coming(plan: LoadPlan, *, drafts: bool) -> Iterator[StepShape]:
     pairs = chain(
         ((pair, most, False) for pair in usual[:1]),
         ((pair, most, chunk) for pair, chunk in _prompts(most, plan) if chunk),
+        [(_reading(1, plan), most, False)],
         ((pair, most, False) for pair in usual[1:]),
         ((_reading(slots, plan), 0, False) for slots in range(1, plan.slots + 1)),
         ((pair, most, chunk) for pair, chunk in _prompts(most, plan)),
