@@ -136,6 +136,15 @@ def gdc_wait(PDL: tl.constexpr):
 
 
 @triton.jit
+def bring(p, PDL: tl.constexpr):
+    """Asks the level 2 cache for the lines of these addresses; before a wait, so only where a launch overlaps."""
+    if PDL:
+        tl.inline_asm_elementwise(
+            "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [p], dtype=tl.int32, is_pure=False, pack=1
+        )
+
+
+@triton.jit
 def gdc_launch(PDL: tl.constexpr):
     """Lets the next launch start; it must itself wait before it reads what this one writes."""
     if PDL:

@@ -12,9 +12,7 @@ import triton.language as tl
 
 from kernels.device import gdc_sync, store_operand
 from kernels.experts._route import NONE
-from kernels.planes._decode import _multiply as multiply
-from kernels.planes._decode import load_levels, strip_products
-from kernels.planes._load import load_chunk, scale_words
+from kernels.planes._decode import held_products, load_levels, strip_products
 
 
 @triton.jit
@@ -60,38 +58,6 @@ def gate_up_kernel(p_anchor, p_base, p_rows, p_x, p_h, p_grid, PAIRS, BLOCK: tl.
 
 
 @triton.jit
-def _deep_products(p_strips, i_strip, p_h, rows, p_grid, FMT: tl.constexpr, S: tl.constexpr, NCH: tl.constexpr,
-                   STRIPS: tl.constexpr, EXACT: tl.constexpr, PDL: tl.constexpr, levels):  # fmt: skip
-    """As `strip_products` of S strips, to the bit; the words of all chunks, up to five, come before the wait."""
-    tl.static_assert(NCH <= 5)
-    a0, a1, a2, a3, a4, a5, a6, a7 = load_chunk(p_strips, i_strip, 0, FMT, NCH, STRIPS, S, 1, 1, 0)
-    if NCH > 1:
-        b0, b1, b2, b3, b4, b5, b6, b7 = load_chunk(p_strips, i_strip, 1, FMT, NCH, STRIPS, S, 1, 1, 0)
-    if NCH > 2:
-        c0, c1, c2, c3, c4, c5, c6, c7 = load_chunk(p_strips, i_strip, 2, FMT, NCH, STRIPS, S, 1, 1, 0)
-    if NCH > 3:
-        d0, d1, d2, d3, d4, d5, d6, d7 = load_chunk(p_strips, i_strip, 3, FMT, NCH, STRIPS, S, 1, 1, 0)
-    if NCH > 4:
-        e0, e1, e2, e3, e4, e5, e6, e7 = load_chunk(p_strips, i_strip, 4, FMT, NCH, STRIPS, S, 1, 1, 0)
-    s = tl.arange(0, S)[:, None, None]
-    LENGTH: tl.constexpr = NCH * ((416 if (FMT >> 23) & 1 else (FMT & 63) * 128) + scale_words(FMT)) + 4
-    tail = (tl.minimum(i_strip + s, STRIPS - 1) + 1) * LENGTH - 4
-    multiplier = tl.load(p_strips + tail).to(tl.float32, bitcast=True)
-    gdc_sync(PDL)
-    acc = tl.zeros([S, 32, 8], dtype=tl.float32)
-    acc = multiply(acc, a0, a1, a2, a3, a4, a5, a6, a7, p_h, rows, 0, p_grid, FMT, S, 1, 1, NCH, 0, EXACT, levels)
-    if NCH > 1:
-        acc = multiply(acc, b0, b1, b2, b3, b4, b5, b6, b7, p_h, rows, 1, p_grid, FMT, S, 1, 1, NCH, 0, EXACT, levels)
-    if NCH > 2:
-        acc = multiply(acc, c0, c1, c2, c3, c4, c5, c6, c7, p_h, rows, 2, p_grid, FMT, S, 1, 1, NCH, 0, EXACT, levels)
-    if NCH > 3:
-        acc = multiply(acc, d0, d1, d2, d3, d4, d5, d6, d7, p_h, rows, 3, p_grid, FMT, S, 1, 1, NCH, 0, EXACT, levels)
-    if NCH > 4:
-        acc = multiply(acc, e0, e1, e2, e3, e4, e5, e6, e7, p_h, rows, 4, p_grid, FMT, S, 1, 1, NCH, 0, EXACT, levels)
-    return acc * multiplier
-
-
-@triton.jit
 def _down(p_strips, p_h, rows, p_out, p_share, p_y, p_grid, p_levels, i_strip, N, FMT: tl.constexpr, S: tl.constexpr,
           NCH: tl.constexpr, STRIPS: tl.constexpr, DEEP: tl.constexpr, EXACT: tl.constexpr,
           PDL: tl.constexpr):  # fmt: skip
@@ -100,7 +66,7 @@ def _down(p_strips, p_h, rows, p_out, p_share, p_y, p_grid, p_levels, i_strip, N
     share = tl.load(p_share + r)
     levels = load_levels(p_levels, FMT)
     if DEEP:
-        acc = _deep_products(p_strips, i_strip, p_h, rows, p_grid, FMT, S, NCH, STRIPS, EXACT, PDL, levels)
+        acc = held_products(p_strips, i_strip, 0, p_h, rows, p_grid, FMT, S, 1, NCH, STRIPS, NCH, PDL, levels)
     else:
         acc = strip_products(p_strips, i_strip, 0, p_h, rows, p_grid, FMT, S, 1, 1, NCH, STRIPS, NCH, 1, 0, EXACT, PDL,
                              levels)  # fmt: skip

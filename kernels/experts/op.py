@@ -71,13 +71,12 @@ def route(
         GATE=gate_column,
         PARTS=parts,
         E=layout.experts,
-        E2=_power(layout.experts),
         USED=layout.used,
         W=buffers.ids.shape[1],
         COUNT=counts is not None,
         SINGLE=rows == 1,
         PDL=pdl,
-        num_warps=1,
+        num_warps=4,
         **early,
     )
     if rows > 1:

@@ -101,13 +101,12 @@ def choose_experts(
         GATE=gate_column,
         PARTS=1,
         E=layout.experts,
-        E2=_power(layout.experts),
         USED=layout.used,
         W=width,
         COUNT=counts is not None,
         SINGLE=False,
         PDL=False,
-        num_warps=1,
+        num_warps=4,
     )
     return Choice(ids=ids, weights=weights)
 

@@ -15,6 +15,9 @@ from kernels.quant.codebooks import grid
 MAX_ROWS = 40
 _MAX_SPLITS = 12
 _WANTED_WARPS = 1500
+_MOST_CHUNKS = 5
+_MOST_HELD = 160
+"""Words in registers of each thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +33,17 @@ def _shape(strips: int, chunks: int) -> _Shape:
     divisors = [count for count in range(1, min(chunks, _MAX_SPLITS) + 1) if chunks % count == 0]
     enough = [count for count in divisors if count * strips >= _WANTED_WARPS]
     return _Shape(warps, enough[0] if enough else divisors[-1])
+
+
+def holds_words(planes: Planes, *, rows: int, exact: bool) -> bool:
+    """Whether programs of a product hold all their words at once: where there are too few warps to be patient.
+
+    Every row gets the same bits either way.
+    """
+    shape = _shape(planes.strips, planes.chunks)
+    chunks = planes.chunks // shape.splits
+    few = shape.splits * planes.strips < _WANTED_WARPS and rows <= 8
+    return few and not exact and 1 < chunks <= _MOST_CHUNKS and chunks * planes.form.tile_words // 32 <= _MOST_HELD
 
 
 def splits(rows: int, columns: int) -> int:
@@ -110,6 +124,7 @@ def linear(
         NCH=planes.chunks,
         STRIPS=planes.strips,
         SPLITS=shape.splits,
+        DEEP=not beside and holds_words(planes, rows=rows, exact=exact),
         EXACT=exact,
         BESIDE=beside,
         PDL=pdl,

@@ -315,6 +315,13 @@ def _multiply(acc, r0, r1, r2, r3, r4, r5, r6, r7, p_x, rows, chunk, p_grid, FMT
 
 
 @triton.jit
+def _multiplier(p_strips, strip, FMT: tl.constexpr, NCH: tl.constexpr, STRIPS: tl.constexpr):
+    """What products of a strip are multiplied with; strips beyond the last have the last one's."""
+    LENGTH: tl.constexpr = NCH * ((416 if (FMT >> 23) & 1 else (FMT & 63) * 128) + scale_words(FMT)) + 4
+    return tl.load(p_strips + (tl.minimum(strip, STRIPS - 1) + 1) * LENGTH - 4).to(tl.float32, bitcast=True)
+
+
+@triton.jit
 def strip_products(p_strips, strip, chunk, p_x, rows, p_grid, FMT: tl.constexpr, S: tl.constexpr, T: tl.constexpr,
                    RT: tl.constexpr, NCH: tl.constexpr, STRIPS: tl.constexpr, COUNT: tl.constexpr,
                    STEP_STRIP: tl.constexpr, STEP_CHUNK: tl.constexpr, EXACT: tl.constexpr, PDL: tl.constexpr,
@@ -331,11 +338,10 @@ def strip_products(p_strips, strip, chunk, p_x, rows, p_grid, FMT: tl.constexpr,
     JUMP: tl.constexpr = S if STEP_CHUNK else 1
     acc = tl.zeros([S, 32 * T, 8 * RT], dtype=tl.float32)
     r0, r1, r2, r3, r4, r5, r6, r7 = load_chunk(p_strips, strip, chunk, FMT, NCH, STRIPS, S, T, STEP_STRIP, STEP_CHUNK)
-    s = tl.arange(0, S)[:, None, None]
     row = tl.arange(0, 32 * T)[None, :, None]
-    LENGTH: tl.constexpr = NCH * ((416 if (FMT >> 23) & 1 else (FMT & 63) * 128) + scale_words(FMT)) + 4
-    tail = (tl.minimum(strip + s * STEP_STRIP + row // 32, STRIPS - 1) + 1) * LENGTH - 4
-    multiplier = tl.load(p_strips + tail).to(tl.float32, bitcast=True)
+    multiplier = _multiplier(
+        p_strips, strip + tl.arange(0, S)[:, None, None] * STEP_STRIP + row // 32, FMT, NCH, STRIPS
+    )
     gdc_wait(PDL)
     gdc_launch(PDL)
     for n in range(COUNT - 1):
@@ -347,4 +353,24 @@ def strip_products(p_strips, strip, chunk, p_x, rows, p_grid, FMT: tl.constexpr,
         r0, r1, r2, r3, r4, r5, r6, r7 = n0, n1, n2, n3, n4, n5, n6, n7
     acc = _multiply(acc, r0, r1, r2, r3, r4, r5, r6, r7, p_x, rows, chunk + (COUNT - 1) * JUMP, p_grid, FMT, S, T, RT,
                     NCH, STEP_CHUNK, EXACT, levels)  # fmt: skip
+    return acc * multiplier
+
+
+@triton.jit
+def held_products(p_strips, strip, chunk, p_x, rows, p_grid, FMT: tl.constexpr, S: tl.constexpr, RT: tl.constexpr,
+                  NCH: tl.constexpr, STRIPS: tl.constexpr, COUNT: tl.constexpr, PDL: tl.constexpr,
+                  levels=None):  # fmt: skip
+    """`strip_products` of S strips in fp16, one a warp, to the bit; the words of all COUNT chunks come before the wait.
+
+    For few programs of few chunks: words fill a thread's registers, and no other program would hide its loads.
+    """
+    held = (load_chunk(p_strips, strip, chunk, FMT, NCH, STRIPS, S, 1, 1, 0),)
+    for n in tl.static_range(1, COUNT):
+        held = held + (load_chunk(p_strips, strip, chunk + n, FMT, NCH, STRIPS, S, 1, 1, 0),)  # noqa: RUF005
+    multiplier = _multiplier(p_strips, strip + tl.arange(0, S)[:, None, None], FMT, NCH, STRIPS)
+    gdc_wait(PDL)
+    gdc_launch(PDL)
+    acc = tl.zeros([S, 32, 8 * RT], dtype=tl.float32)
+    for n in tl.static_range(COUNT):
+        acc = _multiply(acc, *held[n], p_x, rows, chunk + n, p_grid, FMT, S, 1, RT, NCH, 0, False, levels)
     return acc * multiplier

@@ -216,6 +216,49 @@ def test_routing_and_entries(device: str, rows: int, experts: int, used: int, ro
     assert entries_of == [-(-count // 8) for count in [*hits, rows_used]]
 
 
+def special_rows(experts: int) -> torch.Tensor:
+    """[6, experts + 5]: few values, zeros of both signs, infinities of both, only -inf, one above, at last NaN."""
+    generator = torch.Generator().manual_seed(experts)
+    rows = torch.randn(6, experts + 5, generator=generator)
+    rows[0] = (rows[0] * 2).round() / 2
+    rows[1] = torch.where(rows[1] > 0, 0.0, -0.0)
+    rows[2, :experts:3], rows[2, 1:experts:7] = -float("inf"), float("inf")
+    rows[3, :experts] = -float("inf")
+    rows[4, :experts] = -float("inf")
+    rows[4, experts - 1] = 1.5
+    rows[5, :experts:2] = float("nan")
+    rows[5, :experts:4].view(torch.int32).fill_(-1)  # the least of all bits as whole numbers
+    return rows
+
+
+@pytest.mark.filterwarnings("ignore:invalid value")  # of the interpreter, where all logits are -inf
+@pytest.mark.parametrize(
+    ("experts", "used"),
+    [(512, 10), (512, 31), (300, 20), (130, 10), (129, 1), (33, 31), (16, 16), (5, 5), (2, 1), (1, 1)],
+)
+def test_which_experts_are_best(device: str, experts: int, used: int) -> None:
+    """Equal logits, of zeros too: the lower id. Warps with fewer experts than they give candidates, or with none."""
+    logits = special_rows(experts)
+    rows = logits.shape[0]
+    parts = torch.stack((logits, torch.full_like(logits, -0.0))).to(device)
+    buffers, counts, _ = routed(rows, experts, used, parts, rows_used=rows, device=device)
+    ids, weights = buffers.ids.cpu(), buffers.weights.cpu()
+    assert (ids[:, used] == experts).all()
+    torch.testing.assert_close(weights[:, used], torch.sigmoid(logits[:, -1]))
+    for row in range(rows - 1):
+        wanted, share = best_experts(logits[row, :experts], used=used)
+        assert ids[row, :used].tolist() == wanted
+        if not share.isnan().any():
+            torch.testing.assert_close(weights[row, :used], share)
+    # NaN is no order, but there is an expert in every slot, and no expert twice.
+    assert len(set(ids[-1, :used].tolist())) == used
+    assert 0 <= int(ids[-1, :used].min()) <= int(ids[-1, :used].max()) < experts
+    assert counts.cpu().equal(torch.bincount(ids[:, :used].flatten(), minlength=experts).int())
+    alone, _, _ = routed(1, experts, used, parts[:, :1].contiguous(), rows_used=1, device=device)
+    assert torch.equal(alone.ids[0, : used + 1].cpu(), ids[0, : used + 1])
+    assert torch.equal(alone.weights[0, : used + 1].cpu(), weights[0, : used + 1])
+
+
 def test_expert_words_hold_both_matrices(device: str) -> None:
     kind = ExpertKind(gate_up="i4", down="lut4", hidden=256, ff=64)
     raws = [model_rows("IQ3_S", rows=64, columns=256, seed=at, device=device) for at in (0, 1)]

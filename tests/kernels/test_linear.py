@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from kernels.linear import linear, linear_pair, splits
+from kernels.linear.op import holds_words
 from kernels.linear.reference import linear_reference
 from kernels.planes import FORMATS, FORMATS_OF_TYPE, Planes, formats_of, from_operand, join, pack, to_operand
 from kernels.quant import dequantise
@@ -85,7 +86,9 @@ LARGE = [(form, shape, False) for form in ("q8", "q4k", "lut4", "full") for shap
 LARGE += [
     (form, shape, exact) for form in ("q8", "full") for shape in ((2560, 6144), (544, 2560)) for exact in (False, True)
 ]
-COMPANY = LARGE if ON_CARD else [("q8", (33, 128), exact) for exact in (True, False)]
+# The last: up to eight rows have all words of a program at once, three chunks of them.
+SMALL = [("q8", (33, 128), True), ("q8", (33, 128), False), ("q4k", (32, 2688), False)]
+COMPANY = LARGE if ON_CARD else SMALL
 
 
 @pytest.mark.parametrize(
@@ -109,6 +112,38 @@ def test_a_row_has_the_same_bits_in_any_company(device: str, form: str, shape: t
         assert torch.equal(found[count - 1 :], alone[39])
         if count > 4 and 3 in alone:
             assert torch.equal(found[3:4], alone[3])
+
+
+@pytest.mark.parametrize(
+    ("form", "sides", "rows", "exact", "holds"),
+    [
+        ("q8", (2560, 6144), 1, False, True),  # the out-projection of the model's layers: 12 splits of four chunks
+        ("q8", (2560, 6144), 8, False, True),
+        ("q8", (2560, 6144), 9, False, False),
+        ("q8", (2560, 6144), 1, True, False),
+        ("full", (513, 2560), 1, False, False),  # too many registers
+        ("q8", (16512, 2560), 1, False, False),  # enough programs
+        ("q8", (33, 128), 1, False, False),  # one chunk
+        ("q8", (32, 12800), 1, False, False),  # ten chunks
+        ("q4k", (32, 6400), 1, False, True),  # five
+    ],
+)
+def test_which_products_hold_their_words(
+    form: str, sides: tuple[int, int], rows: int, exact: bool, holds: bool
+) -> None:
+    planes = Planes(form, *sides, torch.empty(0, dtype=torch.int32))
+    assert holds_words(planes, rows=rows, exact=exact) is holds
+
+
+@pytest.mark.parametrize("name", ["Q8_0", "IQ3_S", "BF16"])
+def test_held_words_of_other_forms(device: str, name: str) -> None:
+    raw = model_rows(name, rows=32, columns=1792, device=device)
+    planes, x = pack(name, raw, columns=1792), inputs(2, 1792, device)
+    assert holds_words(planes, rows=2, exact=False)
+    seen = from_operand(to_operand(x, exact=False), columns=1792)
+    wanted = seen.double() @ dequantise(raw, name, columns=1792).double().T
+    assert difference(product(planes, x, exact=False), wanted) < BOUND[False]
+    assert not product(planes, x, exact=False, rows_used=1)[1].any()
 
 
 def test_padded_rows_are_zero_and_touch_nothing(device: str) -> None:
