@@ -19,9 +19,9 @@ from appliance.model.qwen4exp.device.work import Draws
 # Of a chat's usual settings; greedy; of wide rules, which few ask for.
 _DRAWS: Final = (Draws(wide=False, greedy=False), Draws(wide=False, greedy=True), Draws(wide=True, greedy=False))
 
-# Captured before anybody is served, however long they take to compile: what an office's first conversation needs. That is
-# a prompt's end and then windows alone, however it draws. The others come in idle moments, even where they would take no
-# time now: a start that goes on past what an earlier one compiled comes to what none did.
+# Captured before anybody is served, however long they take to compile: what an office's first conversation needs, that
+# is a prompt's end and then windows alone, however it draws. The others come in idle moments, even where they would
+# take no time now: a start that goes on past what an earlier one compiled comes to what none did.
 _FIRST: Final = 2 * len(_DRAWS)
 # Graphs take memory of a card beside its plan; from here on the rest waits until a window needs it.
 _SPARE_BYTES: Final = 1 << 30

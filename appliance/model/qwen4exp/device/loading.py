@@ -61,6 +61,7 @@ def build_stages(common: Common, sources: Sequence[Source], *, draft: bool) -> L
         sources: one for each stage, on its device; stages of one device share theirs.
         draft: whether the last one drafts.
     """
+    settle_keys()
     ranges = stage_ranges(common.spec.trunk_layers, common.plan.layer_split)
     stages: list[Stage] = []
     for number, (source, layers) in enumerate(zip(sources, ranges, strict=True)):
