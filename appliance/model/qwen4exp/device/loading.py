@@ -31,6 +31,7 @@ from appliance.model.qwen4exp.loading_footprint import place_bytes
 from appliance.model.qwen4exp.spec import ModelSpec
 from appliance.model.routing_profile import read_profile
 from kernels.embedding import Table, embed
+from kernels.keys import settle_keys
 
 Progress = Callable[[str, int], None]
 
