@@ -2,6 +2,7 @@
 
 An entry's base is ((address - anchor) / 16) * 2 + format bit: a pointer made from the anchor, a 16-byte aligned tensor,
 is known to be aligned, a raw address is not. At the address are the expert's gate-up planes, then its down planes.
+A window reads an expert's codes once, or once for 8 rows: caches are told to give them up first.
 """
 
 # mypy: ignore-errors
@@ -19,7 +20,8 @@ from kernels.planes._decode import held_products, load_levels, strip_products
 def _gate_up(p_strips, p_x, rows, p_h, p_grid, i_strip, FMT: tl.constexpr, S: tl.constexpr, NCH: tl.constexpr,
              STRIPS: tl.constexpr, EXACT: tl.constexpr):  # fmt: skip
     """One strip, 16 gate rows and 16 up rows: h [8, 16 STRIPS] = silu(gate) * up, as operand rows."""
-    acc = strip_products(p_strips, i_strip, 0, p_x, rows, p_grid, FMT, S, 1, 1, NCH, STRIPS, NCH // S, 0, 1, EXACT, 0)
+    acc = strip_products(p_strips, i_strip, 0, p_x, rows, p_grid, FMT, S, 1, 1, NCH, STRIPS, NCH // S, 0, 1, EXACT, 0,
+                         ONCE=True)  # fmt: skip
     both = tl.permute(tl.sum(acc, axis=0).reshape(2, 16, 8), (1, 2, 0))
     gate, up = tl.split(both)
     f = i_strip * 16 + tl.arange(0, 16)[:, None]
@@ -66,10 +68,11 @@ def _down(p_strips, p_h, rows, p_out, p_share, p_y, p_grid, p_levels, i_strip, N
     share = tl.load(p_share + r)
     levels = load_levels(p_levels, FMT)
     if DEEP:
-        acc = held_products(p_strips, i_strip, 0, p_h, rows, p_grid, FMT, S, 1, NCH, STRIPS, NCH, PDL, levels)
+        acc = held_products(p_strips, i_strip, 0, p_h, rows, p_grid, FMT, S, 1, NCH, STRIPS, NCH, PDL, levels,
+                            ONCE=True)  # fmt: skip
     else:
         acc = strip_products(p_strips, i_strip, 0, p_h, rows, p_grid, FMT, S, 1, 1, NCH, STRIPS, NCH, 1, 0, EXACT, PDL,
-                             levels)  # fmt: skip
+                             levels, ONCE=True)  # fmt: skip
     n = (i_strip + tl.arange(0, S)[:, None, None]) * 32 + tl.arange(0, 32)[None, :, None]
     tl.store(p_y + out.to(tl.int64) * N + n, acc * share, mask=(out >= 0) & (n < N))
 

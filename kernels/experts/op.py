@@ -16,6 +16,9 @@ from kernels.planes import FORMATS, level_words, operand_columns
 _MOST_CHUNKS: Final = 5
 _MOST_HELD: Final = 100
 """Words in registers of each thread."""
+_MANY_ROWS: Final = 4
+_FEW_REGISTERS: Final = 96
+"""A thread's: five programs of four warps share a processor then, and not four."""
 
 
 def route(
@@ -138,6 +141,7 @@ def gate_up(
         PDL=pdl,
         num_warps=warps,
         num_stages=1,
+        **gate_up_options(layout, rows=x.shape[0], exact=exact),
         **({"launch_pdl": True} if pdl else {}),
     )
 
@@ -194,6 +198,16 @@ def down(
         num_stages=1,
         **({"launch_pdl": True} if pdl else {}),
     )
+
+
+def gate_up_options(layout: ExpertLayout, *, rows: int, exact: bool) -> dict[str, int]:
+    """The most registers of a thread, where more programs at once bring more than each of them loses.
+
+    With few rows all programs are resident anyway. Other formats' values would not fit, and lie in memory.
+    Every row gets the same bits either way.
+    """
+    fits = layout.kind.gate_up == "i4" and layout.host_kind.gate_up in ("i4", "iq3")
+    return {"maxnreg": _FEW_REGISTERS} if fits and rows >= _MANY_ROWS and not exact else {}
 
 
 def _deep(layout: ExpertLayout, *, rows: int, exact: bool) -> bool:

@@ -325,19 +325,21 @@ def _multiplier(p_strips, strip, FMT: tl.constexpr, NCH: tl.constexpr, STRIPS: t
 def strip_products(p_strips, strip, chunk, p_x, rows, p_grid, FMT: tl.constexpr, S: tl.constexpr, T: tl.constexpr,
                    RT: tl.constexpr, NCH: tl.constexpr, STRIPS: tl.constexpr, COUNT: tl.constexpr,
                    STEP_STRIP: tl.constexpr, STEP_CHUNK: tl.constexpr, EXACT: tl.constexpr, PDL: tl.constexpr,
-                   levels=None):  # fmt: skip
+                   levels=None, ONCE: tl.constexpr = False):  # fmt: skip
     """Products of S * T strips with up to 8 RT rows, over COUNT chunks.
 
     STEP_CHUNK 1: the warps take every S-th chunk from `chunk` on of the same T strips. 0: each its own T strips, with
     STEP_STRIP T. The next chunk's words are loaded before the arithmetic of this one; with PDL, the first chunk's
-    before the wait, so p_strips must not depend on the launch before.
+    before the wait, so p_strips must not depend on the launch before. ONCE: as of `load_chunk`.
 
     Returns:
         float32 [S, 32 T, 8 RT], multiplier applied.
     """
     JUMP: tl.constexpr = S if STEP_CHUNK else 1
     acc = tl.zeros([S, 32 * T, 8 * RT], dtype=tl.float32)
-    r0, r1, r2, r3, r4, r5, r6, r7 = load_chunk(p_strips, strip, chunk, FMT, NCH, STRIPS, S, T, STEP_STRIP, STEP_CHUNK)
+    r0, r1, r2, r3, r4, r5, r6, r7 = load_chunk(
+        p_strips, strip, chunk, FMT, NCH, STRIPS, S, T, STEP_STRIP, STEP_CHUNK, ONCE
+    )
     row = tl.arange(0, 32 * T)[None, :, None]
     multiplier = _multiplier(
         p_strips, strip + tl.arange(0, S)[:, None, None] * STEP_STRIP + row // 32, FMT, NCH, STRIPS
@@ -346,7 +348,7 @@ def strip_products(p_strips, strip, chunk, p_x, rows, p_grid, FMT: tl.constexpr,
     gdc_launch(PDL)
     for n in range(COUNT - 1):
         n0, n1, n2, n3, n4, n5, n6, n7 = load_chunk(
-            p_strips, strip, chunk + (n + 1) * JUMP, FMT, NCH, STRIPS, S, T, STEP_STRIP, STEP_CHUNK
+            p_strips, strip, chunk + (n + 1) * JUMP, FMT, NCH, STRIPS, S, T, STEP_STRIP, STEP_CHUNK, ONCE
         )
         acc = _multiply(acc, r0, r1, r2, r3, r4, r5, r6, r7, p_x, rows, chunk + n * JUMP, p_grid, FMT, S, T, RT, NCH,
                         STEP_CHUNK, EXACT, levels)  # fmt: skip
@@ -359,14 +361,14 @@ def strip_products(p_strips, strip, chunk, p_x, rows, p_grid, FMT: tl.constexpr,
 @triton.jit
 def held_products(p_strips, strip, chunk, p_x, rows, p_grid, FMT: tl.constexpr, S: tl.constexpr, RT: tl.constexpr,
                   NCH: tl.constexpr, STRIPS: tl.constexpr, COUNT: tl.constexpr, PDL: tl.constexpr,
-                  levels=None):  # fmt: skip
+                  levels=None, ONCE: tl.constexpr = False):  # fmt: skip
     """`strip_products` of S strips in fp16, one a warp, to the bit; the words of all COUNT chunks come before the wait.
 
     For few programs of few chunks: words fill a thread's registers, and no other program would hide its loads.
     """
-    held = (load_chunk(p_strips, strip, chunk, FMT, NCH, STRIPS, S, 1, 1, 0),)
+    held = (load_chunk(p_strips, strip, chunk, FMT, NCH, STRIPS, S, 1, 1, 0, ONCE),)
     for n in tl.static_range(1, COUNT):
-        held = held + (load_chunk(p_strips, strip, chunk + n, FMT, NCH, STRIPS, S, 1, 1, 0),)  # noqa: RUF005
+        held = held + (load_chunk(p_strips, strip, chunk + n, FMT, NCH, STRIPS, S, 1, 1, 0, ONCE),)  # noqa: RUF005
     multiplier = _multiplier(p_strips, strip + tl.arange(0, S)[:, None, None], FMT, NCH, STRIPS)
     gdc_wait(PDL)
     gdc_launch(PDL)

@@ -8,9 +8,18 @@ import triton.language as tl
 
 
 @triton.jit
+def _word(p, ONCE: tl.constexpr):
+    return tl.load(p, eviction_policy="evict_first" if ONCE else "")
+
+
+@triton.jit
 def load_chunk(p_strips, strip, chunk, FMT: tl.constexpr, NCH: tl.constexpr, STRIPS: tl.constexpr, S: tl.constexpr,
-               T: tl.constexpr, STEP_STRIP: tl.constexpr, STEP_CHUNK: tl.constexpr):  # fmt: skip
-    """Words of tile (strip + STEP_STRIP * s + t, chunk + STEP_CHUNK * s); strips beyond the last read the last."""
+               T: tl.constexpr, STEP_STRIP: tl.constexpr, STEP_CHUNK: tl.constexpr,
+               ONCE: tl.constexpr = False):  # fmt: skip
+    """Words of tile (strip + STEP_STRIP * s + t, chunk + STEP_CHUNK * s); strips beyond the last read the last.
+
+    ONCE: nothing reads the words again soon, so caches give up their lines first and keep what is shared.
+    """
     BITS: tl.constexpr = FMT & 63
     CODEBOOK: tl.constexpr = (FMT >> 23) & 1
     CW: tl.constexpr = 416 if CODEBOOK else BITS * 128
@@ -38,28 +47,28 @@ def load_chunk(p_strips, strip, chunk, FMT: tl.constexpr, NCH: tl.constexpr, STR
     one = tile5 + (a5 * 4 + b5) * 4 + qg5
     # Codes
     if CODEBOOK:
-        r0 = tl.load(p_strips + two)
-        r1 = tl.load(p_strips + one + 256)
-        r2 = tl.load(p_strips + 384 + tile5 + a5 * 4 + b5 + 0 * qg5)
+        r0 = _word(p_strips + two, ONCE)
+        r1 = _word(p_strips + one + 256, ONCE)
+        r2 = _word(p_strips + 384 + tile5 + a5 * 4 + b5 + 0 * qg5, ONCE)
         r3 = r2
     elif BITS >= 16:
-        r0 = tl.load(p_strips + four)
-        r1 = tl.load(p_strips + four + 512)
-        r2 = tl.load(p_strips + four + 1024)
-        r3 = tl.load(p_strips + four + 1536)
+        r0 = _word(p_strips + four, ONCE)
+        r1 = _word(p_strips + four + 512, ONCE)
+        r2 = _word(p_strips + four + 1024, ONCE)
+        r3 = _word(p_strips + four + 1536, ONCE)
     elif BITS == 8:
-        r0 = tl.load(p_strips + four)
-        r1 = tl.load(p_strips + four + 512)
+        r0 = _word(p_strips + four, ONCE)
+        r1 = _word(p_strips + four + 512, ONCE)
         r2 = r0
         r3 = r0
     else:
-        r0 = tl.load(p_strips + (two if BITS < 4 else four))
+        r0 = _word(p_strips + (two if BITS < 4 else four), ONCE)
         if BITS == 3:
-            r1 = tl.load(p_strips + one + 256)
+            r1 = _word(p_strips + one + 256, ONCE)
         elif BITS == 5:
-            r1 = tl.load(p_strips + one + 512)
+            r1 = _word(p_strips + one + 512, ONCE)
         elif BITS == 6:
-            r1 = tl.load(p_strips + two + 512)
+            r1 = _word(p_strips + two + 512, ONCE)
         else:
             r1 = r0
         r2 = r0
@@ -71,10 +80,10 @@ def load_chunk(p_strips, strip, chunk, FMT: tl.constexpr, NCH: tl.constexpr, STR
     STEP: tl.constexpr = (FMT >> 10) & 3
     LOW: tl.constexpr = (FMT >> 13) & 1
     if BITS == 32:
-        r4 = tl.load(p_strips + four + 2048)
-        r5 = tl.load(p_strips + four + 2560)
-        r6 = tl.load(p_strips + four + 3072)
-        r7 = tl.load(p_strips + four + 3584)
+        r4 = _word(p_strips + four + 2048, ONCE)
+        r5 = _word(p_strips + four + 2560, ONCE)
+        r6 = _word(p_strips + four + 3072, ONCE)
+        r7 = _word(p_strips + four + 3584, ONCE)
     elif BITS == 16:
         r4 = r0
         r5 = r0
@@ -83,23 +92,23 @@ def load_chunk(p_strips, strip, chunk, FMT: tl.constexpr, NCH: tl.constexpr, STR
     elif STEP == 0:
         GROUPS: tl.constexpr = 4 if G16 else 2
         direct = sc + (a5 * GROUPS + b5 * GROUPS // 4) * 4 + qg5
-        r4 = tl.load(p_strips + direct)
-        r5 = tl.load(p_strips + direct + 32 * GROUPS) if LOW else r4
+        r4 = _word(p_strips + direct, ONCE)
+        r5 = _word(p_strips + direct + 32 * GROUPS, ONCE) if LOW else r4
         r6 = r4
         r7 = r4
     else:
         SIZE: tl.constexpr = 64 if (STEP == 2 and G16) else 32
         steps = (sc + a5 * 8 + (b5 // 2) * 4 + qg5) if (STEP == 2 and G16) else row
-        r4 = tl.load(p_strips + steps)
+        r4 = _word(p_strips + steps, ONCE)
         if LOW:
-            r5 = tl.load(p_strips + steps + SIZE)
-            r6 = tl.load(p_strips + row + 2 * SIZE)
+            r5 = _word(p_strips + steps + SIZE, ONCE)
+            r6 = _word(p_strips + row + 2 * SIZE, ONCE)
         elif STEP == 1 and not G16:
             r5 = r4
             r6 = r4
         else:
             r5 = r4
-            r6 = tl.load(p_strips + SIZE + sc + a5 * 2 + q5)
+            r6 = _word(p_strips + SIZE + sc + a5 * 2 + q5, ONCE)
         r7 = r4
     return r0, r1, r2, r3, r4, r5, r6, r7
 

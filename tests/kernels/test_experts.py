@@ -19,6 +19,7 @@ from kernels.experts import (
     split_expert,
     table_entry,
 )
+from kernels.experts.op import gate_up_options
 from kernels.experts.reference import best_experts, experts_reference
 from kernels.planes import from_operand, to_operand, unpack
 from kernels.quant import dequantise
@@ -257,6 +258,36 @@ def test_which_experts_are_best(device: str, experts: int, used: int) -> None:
     alone, _, _ = routed(1, experts, used, parts[:, :1].contiguous(), rows_used=1, device=device)
     assert torch.equal(alone.ids[0, : used + 1].cpu(), ids[0, : used + 1])
     assert torch.equal(alone.weights[0, : used + 1].cpu(), weights[0, : used + 1])
+
+
+@pytest.mark.parametrize(
+    ("forms", "rows", "exact", "capped"),
+    [
+        (("i4", "i4"), 4, False, True),
+        (("i4", "i4"), 40, False, True),
+        (("i4", "i4"), 3, False, False),  # all programs run at once
+        (("i4", "i4"), 1, False, False),
+        (("i4", "i4"), 4, True, False),
+        (("i4", "iq3"), 4, False, True),
+        (("iq3", "iq3"), 4, False, False),  # too many values, as of those below
+        (("q8", "q8"), 4, False, False),
+    ],
+)
+def test_which_products_give_up_registers(forms: tuple[str, str], rows: int, exact: bool, capped: bool) -> None:
+    first, host = (ExpertKind(gate_up=form, down="lut4", hidden=256, ff=64) for form in forms)
+    layout = ExpertLayout(experts=4, used=2, kind=first, host_kind=host, shared_kind=first)
+    assert gate_up_options(layout, rows=rows, exact=exact) == ({"maxnreg": 96} if capped else {})
+
+
+@pytest.mark.skipif(not ON_CARD, reason="needs a CUDA card: registers are of compiled kernels")
+def test_a_row_has_the_same_bits_whatever_the_registers(device: str) -> None:
+    layer = make_layer(device, "two-forms")
+    x = torch.randn(8, 2560, generator=torch.Generator().manual_seed(7)).to(device)
+    logits = partial_logits(8, 32, device)
+    found = run(layer, x, logits, exact=False)
+    for row in range(8):
+        alone = run(layer, x[row : row + 1], logits[:, row : row + 1].contiguous(), exact=False)
+        assert torch.equal(found[row], alone[0])
 
 
 def test_expert_words_hold_both_matrices(device: str) -> None:
