@@ -71,17 +71,18 @@ def choose_experts(
     """The experts of each row, as `kernels.experts.route` chooses them.
 
     Args:
-        logits: float32 [rows, columns], routed experts first.
+        logits: float32 [rows, columns], routed experts first; any distance of rows.
         layout: of the layer.
         gate_column: column of the shared expert's logit.
         counts: int32 [experts]; each row adds one to each of its routed experts.
         used: int32 [1], how many rows are somebody's, the others have id -1 for every expert; None: all of them.
     """
     rows, columns = logits.shape
-    if logits.dtype != torch.float32 or not logits.is_contiguous() or columns <= max(layout.experts - 1, gate_column):
+    last = max(layout.experts - 1, gate_column)
+    if logits.dtype != torch.float32 or logits.stride(1) != 1 or columns <= last:
         raise ValueError(
-            f"choose_experts: logits are contiguous float32 [rows, more than {max(layout.experts - 1, gate_column)}], "
-            f"found {logits.dtype} {list(logits.shape)}"
+            f"choose_experts: logits are float32 [rows, more than {last}] of adjacent values, "
+            f"found {logits.dtype} {list(logits.shape)} with strides {logits.stride()}"
         )
     width, device = 16 if layout.used < 16 else 32, logits.device
     ids = torch.empty((rows, width), dtype=torch.int32, device=device)
@@ -97,7 +98,7 @@ def choose_experts(
         weights,
         *(ids, ids, ids, weights),
         rows,
-        columns,
+        logits.stride(0),
         GATE=gate_column,
         PARTS=1,
         E=layout.experts,
@@ -165,7 +166,8 @@ def sort_pairs(choice: Choice, *, layout: ExpertLayout, size: int) -> Tiles:
 def to_left(x: Tensor) -> Tensor:
     """Rows [rows, K] with their inputs in the order of `_prompt.py`, zeros to the next 128."""
     rows, columns = x.shape
-    padded = pad(x, (0, operand_columns(columns) - columns))
+    missing = operand_columns(columns) - columns
+    padded = pad(x, (0, missing)) if missing else x  # without the copy that padding by nothing makes
     return padded.reshape(rows, -1, 2, 4, 2, 2, 4).permute(0, 1, 6, 2, 4, 3, 5).reshape(rows, -1)  # mj b mr h i
 
 

@@ -16,6 +16,8 @@ from kernels.linear.op import codebook
 from kernels.planes import Planes
 
 _STRIPS = 4
+_ALIGNED = 16
+"""Columns of a result, or a multiple of them: where it is none, the library takes several times as long."""
 
 
 class Room:
@@ -30,19 +32,24 @@ class Room:
         """Bytes."""
         return self._flat.nbytes
 
-    def take(self, planes: Planes, *, exact: bool) -> tuple[Tensor, Tensor | None]:
+    def take(self, planes: Planes, *, exact: bool, aligned: bool = False) -> tuple[Tensor, Tensor | None]:
         """The unpacked matrix [rows, columns], float32 if exact, else fp16; with it the rest of a float32 matrix.
+
+        Args:
+            planes: the matrix.
+            exact: see above.
+            aligned: with rows of zeros to the next 16, which the last strip has.
 
         Raises:
             ValueError: the matrix is larger than the room.
         """
-        size = planes.rows * planes.columns
+        shape = (_aligned(planes.rows) if aligned else planes.rows, planes.columns)
+        size = shape[0] * shape[1]
         if room_halves([planes], exact=exact) > self._flat.numel():
             raise ValueError(
                 f"a matrix [{planes.rows}, {planes.columns}] of {planes.format} does not fit a room of "
                 f"{self._flat.numel()} halves; make the room for the largest matrix"
             )
-        shape = (planes.rows, planes.columns)
         if exact:
             whole = self._flat.view(torch.float32)[:size].view(shape)
             return _unpack(planes, whole, None), None
@@ -53,12 +60,14 @@ class Room:
 def room_halves(matrices: Iterable[Planes], *, exact: bool) -> int:
     """16-bit values that the largest of some matrices needs."""
     return max(
-        (one.rows * one.columns * (2 if exact or one.form.bits == 32 else 1) for one in matrices),
+        (_aligned(one.rows) * one.columns * (2 if exact or one.form.bits == 32 else 1) for one in matrices),
         default=0,
     )
 
 
-def multiply(x: Tensor, planes: Planes, *, room: Room, exact: bool, dtype: torch.dtype | None = None) -> Tensor:
+def multiply(
+    x: Tensor, planes: Planes, *, room: Room, exact: bool, dtype: torch.dtype | None = None, apart: bool = False
+) -> Tensor:
     """`x . weights^T`, [rows, N]; sums are float32.
 
     Args:
@@ -68,6 +77,7 @@ def multiply(x: Tensor, planes: Planes, *, room: Room, exact: bool, dtype: torch
         exact: float32 weights and products.
         dtype: of the result: float32 or the type of x, which is the default. float32 matrices (they decide: router,
             decay) always give float32.
+        apart: rows of the result may lie further apart than N, so that any N is as fast as a multiple of 16.
 
     Raises:
         ValueError: a shape or type that does not fit.
@@ -78,10 +88,16 @@ def multiply(x: Tensor, planes: Planes, *, room: Room, exact: bool, dtype: torch
             f"multiply: x is {wanted} [rows, {planes.columns}] of adjacent values, "
             f"found {x.dtype} {list(x.shape)} with strides {x.stride()}"
         )
-    weights, rest = room.take(planes, exact=exact)
+    weights, rest = room.take(planes, exact=exact, aligned=apart)
     if rest is not None:
-        return _product(x, weights, torch.float32).add_(_product(x, rest, torch.float32))
-    return _product(x, weights, dtype or x.dtype)
+        found = _product(x, weights, torch.float32).add_(_product(x, rest, torch.float32))
+    else:
+        found = _product(x, weights, dtype or x.dtype)
+    return found[:, : planes.rows] if apart else found
+
+
+def _aligned(rows: int) -> int:
+    return -(-rows // _ALIGNED) * _ALIGNED
 
 
 def _product(x: Tensor, weights: Tensor, dtype: torch.dtype) -> Tensor:
@@ -93,7 +109,7 @@ def _product(x: Tensor, weights: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _unpack(planes: Planes, out: Tensor, rest: Tensor | None) -> Tensor:
-    """Fills `out` [rows, columns], and `rest` with what rounding left."""
+    """Fills `out` [rows or more, columns], and `rest` with what rounding left."""
     strips = min(_STRIPS, planes.strips)
     strips = 1 << (strips.bit_length() - 1)
     unpack_kernel[(triton.cdiv(planes.strips, strips), planes.chunks)](
@@ -101,7 +117,7 @@ def _unpack(planes: Planes, out: Tensor, rest: Tensor | None) -> Tensor:
         out,
         out if rest is None else rest,
         codebook(out.device),
-        planes.rows,
+        out.shape[0],
         planes.columns,
         FMT=planes.form.packed,
         T=strips,

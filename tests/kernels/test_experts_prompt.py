@@ -60,6 +60,20 @@ def test_mixture_against_float64(device: str, kind: str, exact: bool, rows: int,
     assert difference(found, wanted) < (3e-6 if exact else 2e-3)
 
 
+def test_logits_may_lie_apart(device: str) -> None:
+    layout = make_layer(device, "one-form").layout
+    logits = logits_of(9, layout.experts, device)
+    wide = torch.full((9, 2 * logits.shape[1] + 1), float("nan"), device=device)
+    wide[:, : logits.shape[1]] = logits
+    together, apart = (
+        choose_experts(some, layout=layout, gate_column=layout.experts + 4)
+        for some in (logits, wide[:, : logits.shape[1]])
+    )
+    assert torch.equal(together.ids, apart.ids)
+    used = layout.used + 1
+    assert torch.equal(together.weights[:, :used], apart.weights[:, :used])
+
+
 @pytest.mark.parametrize("rows", [1, 16, 33], ids=str)
 def test_pairs_are_sorted_and_every_tile_has_one_expert(device: str, rows: int) -> None:
     layout = make_layer(device, "one-form").layout
@@ -114,7 +128,7 @@ def test_tiles_grow_with_the_rows() -> None:
 
 def test_refusals_are_sentences() -> None:
     layer = make_layer("cpu", "one-form")
-    with pytest.raises(ValueError, match=r"float32 \[rows, more than \d+\], found torch.float32 \[2, 4\]"):
+    with pytest.raises(ValueError, match=r"more than \d+\] of adjacent values, found torch.float32 \[2, 4\]"):
         choose_experts(torch.zeros(2, 4), layout=layer.layout, gate_column=7)
     choice = choose_experts(torch.zeros(2, 8), layout=layer.layout, gate_column=7)
     common = {"experts": parts_of(layer), "room": Room(8, device="cpu"), "exact": False}

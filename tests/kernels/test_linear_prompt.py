@@ -20,7 +20,9 @@ BOUND = {True: 2e-6, False: 1e-3}
 def poisoned(planes: Planes, *, exact: bool) -> Room:
     """A room that holds NaN, and a little more than it must."""
     room = Room(room_halves([planes], exact=exact) + 6, device=planes.words.device)
-    room.take(planes, exact=exact)[0].fill_(float("nan"))
+    for part in room.take(planes, exact=exact, aligned=True):
+        if part is not None:
+            part.fill_(float("nan"))
     return room
 
 
@@ -62,6 +64,25 @@ def test_odd_sides(device: str, name: str, rows: int, columns: int, exact: bool)
     found = multiply(x, planes, room=poisoned(planes, exact=exact), exact=exact, dtype=torch.float32)
     assert found.dtype == torch.float32
     assert difference(found, wanted) < BOUND[exact]
+
+
+@pytest.mark.parametrize("exact", [True, False], ids=["exact", "fast"])
+@pytest.mark.parametrize(
+    ("name", "rows"),
+    [("F32", 513 if ON_CARD else 33), ("F32", 5), ("F32", 64), ("Q8_0", 17)],
+    ids=["one row more", "few rows", "whole", "codes"],
+)
+def test_rows_apart_are_the_same_product_between_zeros(device: str, name: str, rows: int, exact: bool) -> None:
+    columns = 2560 if ON_CARD else 96
+    planes = pack(name, model_rows(name, rows=rows, columns=columns, device=device), columns=columns)
+    x, width = inputs(19, columns, device, exact=exact), -(-rows // 16) * 16
+    room = poisoned(planes, exact=exact)
+    together = multiply(x, planes, room=room, exact=exact)
+    for _ in range(2):
+        found = multiply(x, planes, room=room, exact=exact, apart=True)
+        assert (found.shape, found.stride(), found.dtype) == ((19, rows), (width, 1), together.dtype)
+        assert difference(found, together.double()) < BOUND[exact or name == "F32"]
+        assert not found.as_strided((19, width), (width, 1))[:, rows:].any()
 
 
 @pytest.mark.parametrize(

@@ -159,7 +159,7 @@ def run_layer_chunk(
     block, inject = write_and_read_chunk(weights=layer.moe_read, parts=parts, inject=inject, **common)  # type: ignore[arg-type]
     assert inject is not None
     own = layer.experts
-    logits = multiply(block, own.router, room=run.room, exact=run.exact)
+    logits = multiply(block, own.router, room=run.room, exact=run.exact, apart=True)
     choice = choose_experts(
         logits, layout=own.layout, gate_column=own.gate_column, counts=own.counts, used=run.chunk.place[2:3]
     )
