@@ -12,7 +12,10 @@ Launch = Callable[[], None]
 
 
 class StageGraphs:
-    """Owned by the engine's thread. The memory that a graph saw never moves."""
+    """Owned by the engine's thread. The memory that a graph saw never moves.
+
+    Graphs share the memory of what lives between their launches alone: they run one after the other.
+    """
 
     def __init__(self, stage: Stage, *, plain: bool) -> None:
         """Nothing recorded; `plain` and devices without graphs launch one by one."""
@@ -20,6 +23,7 @@ class StageGraphs:
         self._recording = stage.device.type == "cuda" and not plain
         self._graphs: dict[Hashable, torch.cuda.CUDAGraph] = {}
         self._side: torch.cuda.Stream | None = None
+        self._pool: torch.cuda._POOL_HANDLE | None = None
 
     @property
     def captured(self) -> int:
@@ -50,12 +54,13 @@ class StageGraphs:
         stage = self._stage
         if self._side is None:
             self._side = torch.cuda.Stream(stage.device)  # type: ignore[no-untyped-call]
+            self._pool = torch.cuda.graph_pool_handle()
         torch.cuda.synchronize(stage.device)
         with torch.cuda.stream(self._side):
             stage.bucket(rows)[0].plan.zero_()
             launch()
         torch.cuda.synchronize(stage.device)
-        self._graphs[key] = record(launch, stage.device, side=self._side)
+        self._graphs[key] = record(launch, stage.device, side=self._side, pool=self._pool)
 
 
 def record(
