@@ -85,15 +85,16 @@ def test_chunks_at_odd_positions_equal_the_reference(
 
 
 @pytest.mark.parametrize(("exact", "tolerance"), [(True, 2e-5), (False, 4e-3)], ids=["exact", "fp16"])
-def test_odd_heads_between_decode_windows(exact: bool, tolerance: float, device: str) -> None:
+@pytest.mark.parametrize("shape", [ODD, TINY], ids=["odd", "tiny"])
+def test_heads_between_decode_windows(shape: Shape, exact: bool, tolerance: float, device: str) -> None:
     """Drafts that decoding kept but did not yet store are in; those it dropped are not."""
-    text = Text(Engine(ODD, 2, device), 0, exact)
+    text = Text(Engine(shape, 2, device), 0, exact)
     generator = torch.Generator().manual_seed(9)
-    text.read(draw(ODD, 5, generator))
+    text.read(draw(shape, 5, generator))
     for certain, drafts, stay in ((1, 4, 3), (2, 3, 0)):
-        text.decode(draw(ODD, certain + drafts, generator), certain=certain, keep=certain + stay)
-        text.read(draw(ODD, 67, generator))
-    text.decode(draw(ODD, 1, generator), certain=1, keep=1)
+        text.decode(draw(shape, certain + drafts, generator), certain=certain, keep=certain + stay)
+        text.read(draw(shape, 67, generator))
+    text.decode(draw(shape, 1, generator), certain=1, keep=1)
     text.check(tolerance)
 
 
