@@ -84,8 +84,11 @@ def test_chunks_at_odd_positions_equal_the_reference(
     text.check(2e-5)
 
 
-@pytest.mark.parametrize(("exact", "tolerance"), [(True, 2e-5), (False, 4e-3)], ids=["exact", "fp16"])
-@pytest.mark.parametrize("shape", [ODD, TINY], ids=["odd", "tiny"])
+@pytest.mark.parametrize(
+    ("shape", "exact", "tolerance"),
+    [(ODD, True, 2e-5), (ODD, False, 4e-3), (TINY, True, 2e-5), (TINY, False, 2e-2)],
+    ids=["odd-exact", "odd-fp16", "tiny-exact", "tiny-fp16"],
+)
 def test_heads_between_decode_windows(shape: Shape, exact: bool, tolerance: float, device: str) -> None:
     """Drafts that decoding kept but did not yet store are in; those it dropped are not."""
     text = Text(Engine(shape, 2, device), 0, exact)
