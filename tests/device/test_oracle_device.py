@@ -172,7 +172,9 @@ def test_exchanges_of_experts_change_no_bit() -> None:
     assert stage.swapper.swaps == 0
     assert np.array_equal(logits(part), wanted)
     go_on(stage, steps=2)
-    assert stage.swapper.swaps >= len(stage.blocks)  # a card's float16 may call for another one
+    assert stage.swapper.swaps >= len(stage.blocks)
+    if not ON_CARD:  # where rows are routed by other roundings, and one may have been hot before
+        assert stage.swapper.swaps == len(stage.blocks)
     assert np.array_equal(logits(part), wanted)
     part.close()
 

@@ -126,14 +126,18 @@ def test_tiles_grow_with_the_rows() -> None:
     assert tile_rows(4000, layout, exact=True) == 16
 
 
-def test_refusals_are_sentences() -> None:
-    layer = make_layer("cpu", "one-form")
-    with pytest.raises(ValueError, match=r"more than \d+\] of adjacent values, found torch.float32 \[2, 4\]"):
-        choose_experts(torch.zeros(2, 4), layout=layer.layout, gate_column=7)
-    choice = choose_experts(torch.zeros(2, 8), layout=layer.layout, gate_column=7)
-    common = {"experts": parts_of(layer), "room": Room(8, device="cpu"), "exact": False}
-    out = torch.zeros(2, 3, 96, dtype=torch.float16)
-    with pytest.raises(ValueError, match=r"x is torch.float16 \[2, 96\], found torch.float32 \[2, 96\]"):
-        run_experts_chunk(torch.zeros(2, 96), choice, out=out, **common)
-    with pytest.raises(ValueError, match=r"out is contiguous torch.float16 \[2, 3, 96\]"):
-        run_experts_chunk(torch.zeros(2, 96, dtype=torch.float16), choice, out=out[:, 1:], **common)
+def test_refusals_are_sentences(device: str) -> None:
+    layer = make_layer(device, "one-form")
+    layout, hidden = layer.layout, layer.layout.kind.hidden
+    last, shape = layout.experts - 1, rf"\[2, {layout.used + 1}, {hidden}\]"
+    few = torch.zeros(2, last, device=device)
+    with pytest.raises(ValueError, match=rf"more than {last}\] of adjacent values, found torch.float32 \[2, {last}\]"):
+        choose_experts(few, layout=layout, gate_column=last)
+    choice = choose_experts(torch.zeros(2, last + 1, device=device), layout=layout, gate_column=last)
+    common = {"experts": parts_of(layer), "room": Room(8, device=device), "exact": False}
+    x = torch.zeros(2, hidden, device=device)
+    out = torch.zeros(2, layout.used + 1, hidden, dtype=torch.float16, device=device)
+    with pytest.raises(ValueError, match=rf"x is torch.float16 \[2, {hidden}\], found torch.float32 \[2, {hidden}\]"):
+        run_experts_chunk(x, choice, out=out, **common)
+    with pytest.raises(ValueError, match=rf"out is contiguous torch.float16 {shape}"):
+        run_experts_chunk(x.half(), choice, out=out[:, 1:], **common)

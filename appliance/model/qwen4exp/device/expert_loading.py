@@ -13,7 +13,7 @@ from appliance.model.qwen4exp.device.staging import Stretch
 from appliance.model.qwen4exp.spec import ModelSpec
 from kernels.experts import ExpertKind, pack_expert
 from kernels.planes import operand_columns, pack, pack_gate_up
-from kernels.planes.fast import Items, can_pack, pack_items
+from kernels.planes.fast import Items, pack_items
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +52,6 @@ def expert_rows(source: FileSource, names: ExpertTensors, spec: ModelSpec, rows:
         gate, up = (one.view(-1, spec.expert_ff, one.shape[1]) for one in rows[:2])
     down = rows[-1]
     return ExpertRows((gate_type, gate), (up_type, up), (down_type, down.view(-1, spec.hidden, down.shape[1])))
-
-
-def kernel_packs(types: tuple[str, str, str], kind: ExpertKind) -> bool:
-    """Whether experts of these types (gate, up, down) come into this form without temporaries."""
-    gate, up, down = types
-    return gate == up and can_pack(gate, kind.gate_up) and can_pack(down, kind.down)
 
 
 def pack_home(

@@ -99,6 +99,12 @@ def layer_experts(
     )
 
 
+def kernel_packs(types: tuple[str, str, str], kind: ExpertKind) -> bool:
+    """Whether experts of these types (gate, up, down) come into this form without temporaries."""
+    gate, up, down = types
+    return gate == up and can_pack(gate, kind.gate_up) and can_pack(down, kind.down)
+
+
 def pack_shared(
     gate: tuple[str, torch.Tensor],
     up: tuple[str, torch.Tensor],
@@ -108,8 +114,7 @@ def pack_shared(
     quickly: bool,
 ) -> torch.Tensor:
     """The words of an expert as `pack_expert` makes them, by the kernel where that is wanted and knows the types."""
-    known = gate[0] == up[0] and can_pack(gate[0], kind.gate_up) and can_pack(down[0], kind.down)
-    if not quickly or not known:
+    if not quickly or not kernel_packs((gate[0], up[0], down[0]), kind):
         return pack_expert(gate, up, down, kind=kind)
     upper = pack_quickly(gate[0], gate[1], columns=kind.hidden, form=kind.gate_up, beside=up[1])
     lower = pack_quickly(down[0], down[1], columns=kind.ff, form=kind.down)

@@ -14,11 +14,10 @@ from appliance.model.qwen4exp.device.expert_loading import (
     ExpertRows,
     expert_rows,
     expert_stretches,
-    kernel_packs,
     pack_experts,
     pack_home,
 )
-from appliance.model.qwen4exp.device.experts import ExpertTensors, expert_tensors
+from appliance.model.qwen4exp.device.experts import ExpertTensors, expert_tensors, kernel_packs
 from appliance.model.qwen4exp.device.source import FileSource
 from appliance.model.qwen4exp.device.staging import Stretch
 from appliance.model.qwen4exp.device.store import ExpertStore
