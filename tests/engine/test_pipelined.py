@@ -36,7 +36,11 @@ def test_answers_are_those_of_one_group(groups: int, users: int, most: int, draf
 
     async def scenario() -> None:
         async with running(model, slots=8, groups=groups, max_rows=ROWS, draft_max=draft_max) as run:
-            answers = await asyncio.gather(*(collect(run.ask(prompt, 24)) for prompt in PROMPTS[:users]))
+            gate = Gate(model)
+            gate.close()  # nobody has all tokens before the last one has asked
+            streams = [run.ask(prompt, 24) for prompt in PROMPTS[:users]]
+            gate.open()
+            answers = await asyncio.gather(*map(collect, streams))
             assert [answer.ids for answer in answers] == [model.greedy(prompt, 24) for prompt in PROMPTS[:users]]
             assert run.status().timings.generated_tokens == 24 * users
             assert run.faults == []
